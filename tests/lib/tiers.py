@@ -6,7 +6,7 @@
 - `chaos`: exhaustive variants.
 
 A test of the last four that fails is run once more (pytest-rerunfailures), because the machine may be busy. Each rerun
-is listed at the end of the run: look into it, it is a defect of the product or of the test.
+is listed at the end of the run with its failure: look into it, it is a defect of the product or of the test.
 """
 
 import os
@@ -62,3 +62,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     if _started and not _has(item, *NOT_UNIT):
         pytest.fail(f"a unit test started a process: {_started[0]}; mark it integration", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the failures that a rerun hid: pytest-rerunfailures only names the tests."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed before its rerun: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+        for name, text in report.sections:
+            terminalreporter.line(f"{name}\n{text[-4000:]}")
