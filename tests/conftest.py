@@ -22,6 +22,7 @@ from tests.lib.tiers import (
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
+    pytest_terminal_summary,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
+    "pytest_terminal_summary",
     "run_folder",
 ]  # fixtures, and hooks
 

@@ -5,8 +5,8 @@
 - `witness`: the real proof of a guarantee, in the tier that README names.
 - `chaos`: exhaustive variants.
 
-A test of the last four that fails is run once more (pytest-rerunfailures), because the machine may be busy. Each rerun
-is listed at the end of the run: look into it, it is a defect of the product or of the test.
+A test of the last four that fails is run once more (pytest-rerunfailures), because the machine may be busy. Such a
+failure is printed at the end of the run: look into it, it is a defect of the product or of the test.
 """
 
 import os
@@ -62,3 +62,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     if _started and not _has(item, *NOT_UNIT):
         pytest.fail(f"a unit test started a process: {_started[0]}; mark it integration", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the failures of tests that were run again, which pytest-rerunfailures lists by name alone."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed and run again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
