@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Generator
-from threading import Barrier
+from itertools import count
+from threading import Barrier, Thread
+from types import FrameType
 
 import pytest
 
 from etl.threads import in_threads
-from tests.lib.commands import run, succeeded
+from tests.lib.commands import PATIENCE_S, run, succeeded
 
 # Interrupts itself while it works. Python loses an interrupt that comes during a garbage collection: it is repeated.
 INTERRUPTED = """
@@ -74,6 +76,47 @@ def test_one_that_fails_ends_all_where_they_may_be_stopped() -> None:
     with pytest.raises(ValueError, match="1"):
         in_threads(work, range(9), 3)
     assert sorted(closed) == [0, 1, 2]  # the others were never begun
+
+
+def interrupt_at(number: int) -> bool:
+    """Interrupt `in_threads` at the so many-th of the places where Python raises what a signal's handler raises: where
+    a function begins, and after a call of one written in C. False if there are fewer.
+
+    It must end, and every work with it.
+    """
+    events, begun, closed, interrupted = count(1), list[int](), list[int](), list[int]()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        is_place = event in {"call", "c_return"} and frame.f_code is not run_interrupted.__code__
+        if is_place and next(events) == number:
+            raise KeyboardInterrupt
+
+    def work(item: int) -> Generator[None]:
+        begun.append(item)
+        try:
+            yield
+        finally:
+            closed.append(item)
+
+    def run_interrupted() -> None:
+        sys.setprofile(interrupt)
+        try:
+            in_threads(work, range(6), 3)
+        except KeyboardInterrupt:
+            interrupted.append(number)
+        finally:
+            sys.setprofile(None)
+
+    thread = Thread(target=run_interrupted, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), f"it hangs after an interrupt at event {number}"
+    assert sorted(begun) == sorted(closed)
+    return bool(interrupted)
+
+
+def test_an_interrupt_at_any_moment_ends_all() -> None:
+    assert next(number for number in count(1) if not interrupt_at(number)) > 5
 
 
 @pytest.mark.integration
