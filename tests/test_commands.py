@@ -31,16 +31,16 @@ def test_help_has_an_example(command: str) -> None:
         (("ingest", "SOURCE", "SOURCE/a/000.png"), 2, "a/000.png is a file. Give a folder"),
         (("ingest", "SOURCE", "FILE/x"), 2, "file/x lies below the file"),
         (("ingest", "SOURCE", "ROOT", "--pack-size", "huge"), 2, "invalid size 'huge'"),
-        (("normalize", "ROOT"), 2, "holds no finished ingest"),
+        (("normalize", "ROOT"), 2, "has no finished ingest"),
         (("normalize", "ROOT", "--fit", "round"), 2, "'round' is not one of"),
         (("normalize", "ROOT", "--colour", "gray"), 2, "No such option"),
-        (("shard", "ROOT"), 2, "holds no finished normalize"),
+        (("shard", "ROOT"), 2, "has no finished normalize"),
         (("shard", "ROOT", "--split", "train=0.5"), 2, "not parts of 1"),
         (("shard", "ROOT", "--workers", "0"), 2, "0 is not in the range"),
-        (("verify", "ROOT"), 2, "holds no finished shard"),
-        (("verify", "ROOT", "--name", "../x"), 2, "no plain folder name"),
+        (("verify", "ROOT"), 2, "has no finished shard"),
+        (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
-        (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is no dataset's root"),
+        (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),
         (("frobnicate",), 2, "No such command"),
     ],
 )
@@ -69,8 +69,8 @@ def test_a_script_has_the_options_of_its_command() -> None:
     ("words", "line"),
     [
         (("ringslice", "pipeline", "/no/such/folder", "ROOT"), "/no/such/folder: no such folder"),
-        (("ringslice", "read-bench", "ROOT"), "holds no finished shard"),
-        (("mapreduce/verify.py", "ROOT"), "holds no finished shard"),
+        (("ringslice", "read-bench", "ROOT"), "has no finished shard"),
+        (("mapreduce/verify.py", "ROOT"), "has no finished shard"),
     ],
 )
 def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], line: str, tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_restart_ends_the_job_that_runs(
     first.mapper().send(signal.SIGSTOP)
     busy = run(*NORMALIZE, ingested, variables=hadoop_alone.environment())
     assert busy.returncode == 3
-    assert "is at work already (process" in busy.stderr
+    assert "is locked by process" in busy.stderr
     first.kill_driver()
     second = JobRun(hadoop_alone, tmp_path / "second.log", *NORMALIZE, ingested, "--restart")
     finished_as_undisturbed(ingested, expected, second, "normalized")

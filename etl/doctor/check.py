@@ -76,7 +76,7 @@ class Context:
     def require_site(self) -> None:
         """Raise Skipped if the site's configuration cannot be read, which one check reports as a failure."""
         if self.site_problem:
-            raise Skipped("not checked, because Hadoop's configuration cannot be read; mend that first")
+            raise Skipped("not checked, because Hadoop's configuration cannot be read; correct that first")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, 
     Raises UsageError if no key is known, or the images cannot be erased; BusyError if a run is at work.
     """
     if not is_root(root):
-        raise UsageError(f"{root} is no dataset's root (no raw, no slices); give ROOT")
+        raise UsageError(f"{root} is not the root of a dataset (no raw, no slices); give ROOT")
     keys = read_keys(listed, "--keys")
     if not keys:
         raise UsageError(f"--keys {listed}: no key is in it; give those of the images to erase, one on each line")
@@ -61,7 +61,7 @@ def require_clean(summary: Summary) -> None:
     left = summary.facts["slices_that_hold_them"]
     if left and not summary.facts["dry_run"]:
         raise DataError(
-            f"{len(left)} sets of slices still hold these images ({', '.join(left)}); raw and normalized are clean;"
+            f"{len(left)} sets of slices still contain these images ({', '.join(left)}); raw and normalized are clean;"
             " run erase again with --slices; remove a set that cannot be rebuilt"
         )
 
@@ -107,14 +107,14 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         if raw.folder.exists():
             raise UsageError(f"{raw.folder} was begun and not finished; run: ringslice ingest, then erase again")
         if found.parts:
-            raise UsageError(f"{normalized.folder} holds these images, but there is no raw to rebuild it; remove it")
+            raise UsageError(f"{normalized.folder} has these images, but there is no raw to rebuild it; remove it")
         return
     current = raw.read_generation()
     for pack in current.entries:
         if pack["name"] in found.packs and "file" in pack:
             raise UsageError(
-                f"{pack['file']} holds these images and is no file of ours (--in-place); remove them there, run ingest"
-                " and normalize, then erase again"
+                f"{pack['file']} has these images and was not written by ringslice (--in-place); remove them there, run"
+                " ingest and normalize, then erase again"
             )
     if found.images and found.images >= current.marker["counts"]["images"]:
         raise UsageError(f"these are all images of {root}; remove the whole folder")
@@ -156,5 +156,5 @@ def _summary(
         "dry_run": dry_run,
     }
     rows = [[name, split, count] for name in left for split, count in found.examples[name].items()]
-    tables = [("slices that hold these images", ["slices", "split", "examples"], rows)] if left else []
+    tables = [("slices that contain these images", ["slices", "split", "examples"], rows)] if left else []
     return Summary("erase", str(root), not found.is_anywhere, facts, tables)

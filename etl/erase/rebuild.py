@@ -76,5 +76,5 @@ def _put_in_place(root: Place, name: str) -> None:
 def move_folder(folder: Place, target: Place) -> None:
     """Give a folder a free name, in one step. Raises EnvironmentFailure if the name is taken."""
     if target.exists():
-        raise EnvironmentFailure(f"{target} is there already: another run has begun; wait for it, and run again")
+        raise EnvironmentFailure(f"{target} already exists: another run has begun; wait for it, and run again")
     folder.filesystem.replace(folder.path, target.path)

@@ -1,5 +1,5 @@
-"""The next generation of ``raw``, without certain images: the packs that hold them are not in it, what else is live in
-these packs is in new ones."""
+"""The next generation of ``raw``, without certain images: the packs that contain them are not in it, and what else is
+live in these packs is in new ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class PackedImages:
         return []
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """The bytes of these images, in their order. Raises DataError if a pack does not hold them."""
+        """The bytes of these images, in their order. Raises DataError if a pack does not contain them."""
         for number, run in groupby(images, lambda image: image.position[0]):
             rows = [self.rows[number][image.position[1]] for image in run]
             pack = pack_place(self.raw, self.packs[number])

@@ -25,7 +25,7 @@ _NOTES = {"$schema", "$defs", "title", "description"}
 
 
 def schema_fault(value: Any, schema: Schema) -> str | None:
-    """The first place where ``value`` is not as ``schema`` says, and why; None if there is none."""
+    """The first place where ``value`` is not as ``schema`` requires, and why; None if there is none."""
     return next((f"{where or 'it'} {why}" for where, why in _faults(value, schema, schema, "")), None)
 
 
@@ -34,8 +34,8 @@ def _faults(value: Any, schema: Schema, root: Schema, where: str) -> Iterator[tu
         yield from _faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, where)
     for keyword, rule in schema.items():
         if keyword not in _NOTES | _WITHIN | {"$ref"} and not _holds(keyword, rule, value, root):
-            told = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
-            yield where, f"is {told}, against {keyword} {rule}"
+            shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
+            yield where, f"is {shown}, against {keyword} {rule}"
     if isinstance(value, Mapping):
         yield from _faults_of_members(value, schema, root, f"{where}." if where else "")
     elif isinstance(value, list | tuple):  # an array has whole numbers from 0 alone

@@ -117,7 +117,7 @@ def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:
 
 
 def parse_index(text: bytes, where: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Offsets and sizes, int64 of shape (records,), of an index. Raises DataError where it is no index."""
+    """Offsets and sizes, int64 of shape (records,), of an index. Raises DataError if it is not an index."""
     from pyarrow import csv  # tasks that only write records need none
 
     if not text:
@@ -128,5 +128,5 @@ def parse_index(text: bytes, where: str) -> tuple[npt.NDArray[np.int64], npt.NDA
     try:
         table = csv.read_csv(pa.py_buffer(text), reading, parsing, types)
     except pa.ArrowInvalid:
-        raise DataError(f"{where} is no index of 'offset size' lines") from None
+        raise DataError(f"{where} is not an index of 'offset size' lines") from None
     return table["offset"].to_numpy(), table["size"].to_numpy()

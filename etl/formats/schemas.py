@@ -175,7 +175,7 @@ BLOCKS = pa.schema(
     ]
 )
 
-# One row per slice and class that it holds.
+# One row per slice and class in it.
 CLASS_COUNTS = pa.schema(
     [("slice", pa.string()), ("split", pa.string()), ("label", pa.int32()), ("records", pa.int64())]
 )

@@ -47,7 +47,7 @@ def site_configuration() -> dict[str, str]:
     if folder is None:
         return {}
     if not folder.is_dir():
-        raise EnvironmentFailure(f"HADOOP_CONF_DIR {folder} is no folder; set it to the one that holds core-site.xml")
+        raise EnvironmentFailure(f"HADOOP_CONF_DIR {folder} is not a folder; set it to the one that has core-site.xml")
     properties: dict[str, str] = {}
     for path in (folder / name for name in SITE_FILES):
         if path.is_file():
@@ -85,7 +85,9 @@ def _parse(path: Path) -> ElementTree.Element:
     try:
         return ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
     except ElementTree.ParseError as error:
-        raise EnvironmentFailure(f"{path} is not XML ({error}); mend it, or set HADOOP_CONF_DIR to another") from None
+        raise EnvironmentFailure(
+            f"{path} is not XML ({error}); correct it, or set HADOOP_CONF_DIR to another"
+        ) from None
 
 
 def _properties(path: Path, parent: ElementTree.Element, included: list[int]) -> dict[str, str]:
@@ -106,7 +108,7 @@ def _included(path: Path, include: ElementTree.Element, included: list[int]) -> 
     """The properties of the file of an include, or of its fallback if there is no such file."""
     included[0] += 1
     if included[0] > MAX_INCLUDES:
-        raise EnvironmentFailure(f"{path} includes itself, or more than {MAX_INCLUDES} files; mend its xi:include")
+        raise EnvironmentFailure(f"{path} includes itself, or more than {MAX_INCLUDES} files; correct its xi:include")
     href = include.get("href", "")
     file = path.parent / (unquote(href.removeprefix("file:")) if href.startswith("file:/") else href)
     if href and file.is_file():
@@ -114,7 +116,7 @@ def _included(path: Path, include: ElementTree.Element, included: list[int]) -> 
     fallback = include.find(f"{_XINCLUDE}fallback")
     if fallback is None:
         raise EnvironmentFailure(
-            f"{path} includes {href!r}, which is no file of this machine; copy it there, or mend the xi:include"
+            f"{path} includes {href!r}, which is not a file on this machine; copy it there, or correct the xi:include"
         )
     return _properties(path, fallback, included)
 

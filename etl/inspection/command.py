@@ -132,7 +132,7 @@ def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Fac
     if target.parent.info().type.name != "Directory":
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with --save")
     if target.exists() and (not force or target.info().type.name == "Directory"):
-        raise UsageError(f"{target} is there already; give another name, or --force to replace a file")
+        raise UsageError(f"{target} already exists; give another name, or --force to replace a file")
     data, kind = picture_of(parse(file.read(number)[1].data))
     write = replace_bytes if force else publish_bytes
     write(target, target.parent, data)

@@ -1,7 +1,7 @@
 """What of packs and parts is live: their rows, less those whose image the source has no more (or not like that).
 
 Packs and parts never change; which of their rows are removed stands in a table that the markers of ``raw`` and of
-``normalized`` name. A row is removed for good: an image that comes back is packed anew.
+``normalized`` name. A row is removed for good: an image that comes back is packed again.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from etl.storage.place import Place
 
 
 def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
-    """These columns of the rows of a part that are live, in its order. ``part`` is what the marker says of it."""
+    """These columns of the rows of a part that are live, in its order. ``part`` is its entry in the marker."""
     if not part["removed"]:
         return read_rows(normalized, part["part"], columns)
     rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))

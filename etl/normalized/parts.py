@@ -24,7 +24,7 @@ from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
 def pack_of(part: Mapping[str, Any]) -> str:
-    """The name of the pack that a part was made of; ``part`` are its facts, or what a marker says of it."""
+    """The name of the pack that a part was made of; ``part`` are its facts, or its entry in a marker."""
     name: str = part.get("pack", part["part"])
     return name
 
@@ -44,7 +44,7 @@ class Origin:
 
     @classmethod
     def of_pack(cls, pack: Mapping[str, Any]) -> Self:
-        """The first part of a pack, which is what raw's marker tells of it."""
+        """The first part of a pack, as raw's marker lists it."""
         return cls(pack["name"], pack["name"], pack["sha256"], pack["list_sha256"], pack.get("file"))
 
     @classmethod
@@ -80,7 +80,7 @@ def rejects_places(normalized: Place, part: str) -> tuple[Place, Place]:
 def read_images(
     file: Place, images: Sequence[dict[str, Any]], remedy: str, column: str | None = None, *, most_bytes: int
 ) -> Iterator[tuple[dict[str, Any], Content]]:
-    """The bytes of images in a file, front to back; each tells its ``key``, ``offset``, ``size`` and ``sha256``.
+    """The bytes of images in a file, front to back; each has its ``key``, ``offset``, ``size`` and ``sha256``.
 
     The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then. A member
     of a tar file of more than ``most_bytes`` comes in pieces, to be taken before the next image is asked for, or left.
@@ -117,7 +117,7 @@ def _read_members(tar: Place, images: Sequence[dict[str, Any]], most_bytes: int)
         file.seek(position := images[0]["offset"] if images else 0)  # others may come before, where packs share a file
         stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
         for image in images:
-            for _ in _pieces(stream, image["offset"] - position):  # headers, members that are no images
+            for _ in _pieces(stream, image["offset"] - position):  # headers, members that are not images
                 pass
             position = image["offset"] + image["size"]
             if image["size"] <= most_bytes:
@@ -167,7 +167,7 @@ def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
 def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
     """The records of a part, in the order of its ``rows`` (columns key, size and crc32c).
 
-    Raises DataError where the records are not those that the rows tell of.
+    Raises DataError if the records are not those of the rows.
     """
     place = records_place(normalized, part)
     with place.open_stream() as stream:
@@ -176,6 +176,6 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
             record = next(records, None)
             if record is None or (record.size, record.crc32c) != (size, crc):
                 raise DataError(
-                    f"{place} does not hold the example {key} that its rows tell of; normalize again with --overwrite"
+                    f"{place} does not contain the example {key} of its rows; normalize again with --overwrite"
                 )
             yield record

@@ -32,7 +32,7 @@ def parse_split(text: str) -> SplitRequest | str:
         name, separator, value = (word.strip() for word in item.partition("="))
         if not separator or name not in SPLIT_NAMES or name in words:
             raise ValueError(
-                f"{text!r} is no split; give e.g. {DEFAULT_SPLIT}, or train=rest,test=1000"
+                f"{text!r} is not a split; give e.g. {DEFAULT_SPLIT}, or train=rest,test=1000"
                 f" (names: {', '.join(SPLIT_NAMES)}), or 'source'"
             )
         words[name] = value
@@ -54,7 +54,7 @@ def _parse_share(name: str, value: str, counted: bool) -> Fraction | int | None:
         share = None
     if share is None or not 0 <= share <= 1:
         raise ValueError(
-            f"{value!r} is no fraction from 0 to 1 for the split {name!r}; give one such as 0.1 or 1/3,"
+            f"{value!r} is not a fraction from 0 to 1 for the split {name!r}; give one such as 0.1 or 1/3,"
             " or whole numbers of images beside one 'rest'"
         )
     return share

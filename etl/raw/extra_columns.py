@@ -65,7 +65,7 @@ def _read(place: Place) -> pa.Table:
         )
         return csv.read_csv(io.BytesIO(data), convert_options=convert)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"--columns {place} is no CSV table: {str(error).splitlines()[0]}") from None
+        raise DataError(f"--columns {place} is not a CSV table: {str(error).splitlines()[0]}") from None
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:

@@ -44,8 +44,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     Goes on where an unfinished run of the same source stopped; does nothing where it is done; where the source has
     changed since, packs what is new.
 
-    Raises UsageError where there is no source, where the root lies in it or holds another dataset, and for options
-    that say nothing here; DataError where a file changes while it is read.
+    Raises UsageError if there is no source, if the root lies in it or has another dataset, and for options
+    that do not apply here; DataError if a file changes while it is read.
     """
     _refuse_root_inside(source_place, root)
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
@@ -117,7 +117,7 @@ def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str 
 def _refuse_root_inside(source: Place, root: Place) -> None:
     """Raise UsageError if ROOT is or lies below a file, or if the next run would find packs among SOURCE's images.
 
-    Hidden folders are no part of a source.
+    Hidden folders are not part of a source.
     """
     found = root
     while found.info().type == fs.FileType.NotFound and found.parent != found:
@@ -151,7 +151,7 @@ def _source_options(values: Mapping[str, Any]) -> SourceOptions:
 
 
 def _listing(source: Source, in_place: bool) -> str:
-    """Fingerprint of all that tells a source from what it was, also of where its files are if they stay there."""
+    """Fingerprint of all by which a source differs from what it was, also of where its files are if they stay there."""
     listing = fingerprint(source.images, source.classes, versions=True)
     if not in_place:
         return listing
@@ -187,7 +187,7 @@ def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) ->
 
 
 def _write(run: Run, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
-    """Write the packs of what is new, and the table of removed rows; returns what the marker says of them."""
+    """Write the packs of what is new, and the table of removed rows; returns the marker's entries of them."""
     known = {pack["name"]: pack for pack in parent.entries} if parent and found.plan.kept else {}
     kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
     first = parent.marker["next_pack"] if parent else 0

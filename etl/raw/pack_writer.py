@@ -16,7 +16,7 @@ from etl.stages.run import Run
 from etl.storage.atomic import publishing
 from etl.threads import in_threads
 
-MOST_IMAGES = 10_000  # so that a mapper holds no more rows than that, and tiny images make more than one task
+MOST_IMAGES = 10_000  # so that a mapper has no more rows than that in memory, and tiny images make more than one task
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def copy_to_packs(
 ) -> list[dict[str, Any]]:
     """Write packs of these images, numbered from ``first``, ``at_once`` of them at the same time.
 
-    Packs that are there already are kept. Returns what the marker says of each, in their order.
+    Packs that exist are kept. Returns the marker's entry of each, in their order.
     """
     plans = list(plan_packs(images, pack_bytes, first))
     runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
@@ -153,7 +153,7 @@ class _Packer:
         self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
 
     def _facts(self, plan: PackPlan) -> dict[str, Any]:
-        """What the marker says of a pack that this run, or one that it goes on with, has made."""
+        """The marker's entry of a pack that this run, or one that it goes on with, has made."""
         if plan.name in self._made:
             return self._made[plan.name]
         listed = list_place(self._run.folder, plan.name)

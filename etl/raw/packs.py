@@ -21,7 +21,7 @@ def list_place(raw: Place, pack: str) -> Place:
 
 
 def pack_place(raw: Place, pack: str, file: str | None = None) -> Place:
-    """The file that holds a pack's images; ``file`` is its URI where it is the source's own, left where it lies."""
+    """The file with a pack's images; ``file`` is its URI if it is the source's own, left where it lies."""
     return open_place(file) if file else raw / "packs" / f"{pack}.tar"
 
 

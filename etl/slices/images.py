@@ -100,7 +100,7 @@ def _look_up(
     if len(history.keys) and not (known.any() or is_known.any() or not history.groups.keys().isdisjoint(groups)):
         raise UsageError(
             f"none of the {len(history.keys)} keys of --splits-from is among these images, nor any of their contents or"
-            " groups; it belongs to another dataset, or leave --splits-from out to assign all splits anew"
+            " groups; it belongs to another dataset, or leave --splits-from out to assign all splits again"
         )
     by_key, bits = np.full(len(table), FREE, dtype=np.int8), np.zeros(len(table), dtype=np.uint8)
     by_key[known] = history.key_splits[places[known]]

@@ -26,5 +26,5 @@ def read_keys(place: Place, option: str = "--remove") -> list[str]:
 
 
 def list_sha256(keys: Iterable[str]) -> str:
-    """The SHA-256, in hexadecimal, of a sorted list of keys: what manifests say of it."""
+    """The SHA-256, in hexadecimal, of a sorted list of keys: as manifests record it."""
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()

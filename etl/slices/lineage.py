@@ -59,7 +59,7 @@ class ParentSlices:
 
 
 def lineage_of(asked: str | None, parent: ParentSlices | None) -> dict[str, Any] | None:
-    """What the manifest says of the lineage of slices for which --splits-from was ``asked``, and gave ``parent``."""
+    """The manifest's facts about the lineage of slices for which --splits-from was ``asked``, and gave ``parent``."""
     if asked is None:
         return None
     return parent.next_lineage if parent else FIRST
@@ -103,7 +103,7 @@ def _named(root: Place, text: str) -> Stage:
     stage = slices_stage_in(place if place.info().type == FileType.Directory else place.parent)
     if not stage.marker.exists() or place.path not in (stage.folder.path, stage.marker.path):
         raise UsageError(
-            f"--splits-from {text}: no slices there; give a manifest.json, the folder that holds it,"
+            f"--splits-from {text}: no slices there; give a manifest.json, its folder,"
             f" the name of slices of {root}, or '{NEWEST}'"
         )
     return stage
@@ -123,7 +123,7 @@ def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
     if found is None:
         raise UsageError(
             f"--splits-from {NEWEST} with --overwrite: only {own.folder.name} has splits to keep, and it would be"
-            " replaced; give another --name, or leave --splits-from out to assign all splits anew"
+            " replaced; give another --name, or leave --splits-from out to assign all splits again"
         )
     return found
 

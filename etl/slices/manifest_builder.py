@@ -84,7 +84,7 @@ def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[s
     place = facts_place(folder, name)
     require(place.exists(), f"slice {name} is missing though the job ended; run again")
     facts = parquet_tables.read_facts(place)
-    require(facts["records"] == records, f"slice {name} holds {facts['records']} examples, {records} were planned")
+    require(facts["records"] == records, f"slice {name} has {facts['records']} examples, {records} were planned")
     info = (folder / f"{name}.tfrecord").info()
     require(
         info.size == facts["bytes"],

@@ -213,7 +213,7 @@ def _refuse_other_groups(asked: str | None, parent: ParentSlices | None) -> None
     if before is not None and asked != before:
         raise UsageError(
             f"--splits-from: those slices keep each {before!r} in one split; give --group-by {before} too,"
-            " or leave --splits-from out to assign all splits anew"
+            " or leave --splits-from out to assign all splits again"
         )
 
 

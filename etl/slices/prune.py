@@ -48,7 +48,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     if a file of a run that stays is damaged; nothing is removed then.
     """
     if not is_root(root):
-        raise UsageError(f"{root} is no dataset's root (no raw, no slices); give ROOT")
+        raise UsageError(f"{root} is not the root of a dataset (no raw, no slices); give ROOT")
     pruner = _Pruner(root, dry_run)
     kept_runs = choose_runs(root, runs) if runs else {}
     if runs:
@@ -110,7 +110,7 @@ def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
         if stage.plan.exists():
             plan = stage.plan.read_json()
             if not {"config", "input"} <= dict(plan.get("identity", {})).keys():
-                raise EnvironmentFailure(f"{stage.plan} is no plan of this version; remove the folder that it lies in")
+                raise EnvironmentFailure(f"{stage.plan} is not a plan of this version; remove its folder")
             yield plan
 
 

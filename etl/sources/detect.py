@@ -81,7 +81,7 @@ def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
             return None, []
         file = Place(place.filesystem, info.path)
         if info.type != fs.FileType.File:
-            raise UsageError(f"{file} is no file, but a pipe or a device; remove it")
+            raise UsageError(f"{file} is a pipe or a device, not a file; remove it")
         found.setdefault(names, []).append(file)
     if len(found) > 1 and _stems(found, ARCHIVE_NAMES) >= _stems(found, PARQUET_NAMES):
         del found[PARQUET_NAMES]

@@ -1,4 +1,4 @@
-"""Check what a source says of its images: labels, classes, splits and further columns, and which column is which.
+"""Check what a source records of its images: labels, classes, splits and further columns, and which column is which.
 
 ``where`` is the place of a value that a message names: ``row 3 of FILE``.
 """

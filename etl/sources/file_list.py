@@ -252,7 +252,7 @@ def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
             progress.update(len(infos))
     for entry, info in zip(entries, infos, strict=True):
         if info.type != fs.FileType.File:
-            what = "no such file" if info.type == fs.FileType.NotFound else "it is no file"
+            what = "no such file" if info.type == fs.FileType.NotFound else "it is not a file"
             where = f"line {entry.line} of {place}: {one_line(entry.place)}"
             raise UsageError(f"{where}: {what}; correct the path, or leave the line out")
     return infos

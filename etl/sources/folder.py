@@ -89,13 +89,11 @@ class FolderSource:
             return None
         if is_large_file(key):
             raise UsageError(
-                f"{self._place / key} is no image; give a folder of archives, or of Parquet files, with nothing else"
-                " in it, or move that file elsewhere"
+                f"{self._place / key} is not an image; give a folder of archives, or of Parquet files, with nothing"
+                " else in it, or move that file elsewhere"
             )
         if key.endswith(IDX_ENDINGS) and IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
-            raise UsageError(
-                f"{self._place / key} is no image, but an IDX file. Give the folder that holds it and its labels"
-            )
+            raise UsageError(f"{self._place / key} is an IDX file, not an image. Give the folder of it and its labels")
         return *found, checked_key(key, where)
 
 

@@ -59,7 +59,7 @@ class IdxSource:
             self._pixels[match["stem"]], labels[match["stem"]] = images, values
         shapes = {images.shape[1:] for images in self._pixels.values()}
         if len(shapes) != 1:
-            raise DataError(f"the IDX files of {place} hold images of different shapes: {sorted(shapes)}")
+            raise DataError(f"the IDX files of {place} have images of different shapes: {sorted(shapes)}")
         height, width, channels = (*shapes.pop(), 1)[:3]
         self.pixels = {"height": height, "width": width, "channels": channels}
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
@@ -110,11 +110,11 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
                 promised = math.prod(_shape_in(header)) if len(header) > 4 else 0
                 data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{place} is no whole gzip file: {error}") from None
+            raise DataError(f"{place} is not a complete gzip file: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
-        raise DataError(f"{place} is no IDX file of bytes: it starts with {data[:4].hex()}")
+        raise DataError(f"{place} is not an IDX file of bytes: it starts with {data[:4].hex()}")
     if data[3] > _MAX_DIMENSIONS:
-        raise DataError(f"{place} is no IDX file of images or labels: its header states {data[3]} dimensions")
+        raise DataError(f"{place} is not an IDX file of images or labels: its header states {data[3]} dimensions")
     start = 4 + 4 * data[3]
     shape = _shape_in(data)
     if len(data) < start or len(data) - start != math.prod(shape):

@@ -117,7 +117,7 @@ class _File:
                 self.rows += self._read_rows(batch)
                 yield
             if len(self.rows) != parquet.metadata.num_rows:
-                raise ValueError(f"it has {len(self.rows)} rows, and its footer says {parquet.metadata.num_rows}")
+                raise ValueError(f"it has {len(self.rows)} rows, and its footer records {parquet.metadata.num_rows}")
         progress.advance()
 
     def take_rows(self) -> list[_Row]:

@@ -43,7 +43,7 @@ def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[
     """Yield these columns in small batches, each with the number of its first row.
 
     Row groups without one of the ascending ``rows`` are not read. Raises ValueError if a row group does not have as
-    many rows as the footer says.
+    many rows as the footer records.
     """
     end = 0
     for group in range(parquet.num_row_groups):
@@ -56,7 +56,7 @@ def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[
             yield first, batch
             first += batch.num_rows
         if first != end:
-            raise ValueError(f"row group {group} does not have the number of rows that the footer says")
+            raise ValueError(f"row group {group} does not have the number of rows that the footer records")
 
 
 def bytes_in(column: pa.Array) -> pa.Array:
@@ -197,7 +197,7 @@ def class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
         return None
     names = found["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("the names of classes in its metadata are no list of text")
+        raise ValueError("the names of classes in its metadata are not a list of text")
     if len(set(names)) < len(names):
         raise ValueError(f"its metadata have a class of the column {column} more than once")
     return tuple(checked_label(name, f"the metadata of the column {column}") for name in names)

@@ -207,7 +207,7 @@ def _read_extended(file: ByteRange, info: tarfile.TarInfo, offset: int) -> dict[
         record = _RECORD.match(content, position)
         end = position + int(record[1]) if record else 0
         if record is None or not record.end() < end <= len(content) or content[end - 1 : end] != b"\n":
-            _raise_damaged(file, offset, "an extended header that is no list of pax records")
+            _raise_damaged(file, offset, "an extended header that is not a list of pax records")
         name, value = record[2], content[record.end() : end - 1]
         if name.startswith(b"GNU.sparse."):
             fields["sparse"] = value
@@ -222,7 +222,7 @@ def _read_extended(file: ByteRange, info: tarfile.TarInfo, offset: int) -> dict[
 def _to_member(file: ByteRange, info: tarfile.TarInfo, offset: int) -> Member:
     if info.type not in _REGULAR:
         what = _REFUSED.get(info.type, f"of type {info.type!r}; pack again without it")
-        raise UsageError(f"the member {info.name[:200]!r} of {file} is no regular file but {what}")
+        raise UsageError(f"the member {info.name[:200]!r} of {file} is not a regular file but {what}")
     name = checked_key(info.name.removeprefix("./"), f"a member of {file}")
     if info.size > MAX_MEMBER_BYTES and not INNER_ARCHIVES.search(name):
         raise DataError(

@@ -61,7 +61,9 @@ def normalized_stage(root: Place) -> Stage:
 def slices_stage(root: Place, name: str) -> Stage:
     """The slices called ``name``. Raises UsageError for a name that is not a plain file name."""
     if not is_folder_name(name):
-        raise UsageError(f"--name {name!r} is no plain folder name; give something like 'default' or 'eight-workers'")
+        raise UsageError(
+            f"--name {name!r} is not a plain folder name; give something like 'default' or 'eight-workers'"
+        )
     return slices_stage_in(root / "slices" / name)
 
 

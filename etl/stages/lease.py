@@ -264,7 +264,7 @@ def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
 
 
 def _busy(what: str, owner: str) -> BusyError:
-    return BusyError(f"{what} is at work already ({owner}); wait for it, or end it, and run again")
+    return BusyError(f"{what} is locked by {owner}; wait for it, or stop it, and run again")
 
 
 def _place(work: Place, number: int) -> Place:

@@ -61,7 +61,7 @@ class Stage:
         """The current marker with its fingerprint. Raises as `read_marker` does."""
         if not self.marker.exists():
             raise UsageError(
-                f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
+                f"{self.folder} has no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
             )
         return self._checked(self.marker, self._read(self.marker))
 
@@ -138,7 +138,7 @@ class Stage:
         """Raise UsageError if ``marker`` differs from ``identity``."""
         if what := difference(marker, identity):
             raise UsageError(
-                f"{self.folder} already holds another {self.name} ({what}); {self.hint}, or --overwrite to replace it"
+                f"{self.folder} already has another {self.name} ({what}); {self.hint}, or --overwrite to replace it"
             )
 
     def begin(self, identity: dict[str, Any], listing: str | None = None, *, overwrite: bool = False) -> Run | None:
@@ -235,8 +235,7 @@ class Stage:
     def _refuse_foreign_files(self) -> None:
         if any(info.base_name != WORK_FOLDER for info in self.folder.children()) and not self.work.exists():
             raise UsageError(
-                f"{self.folder} holds files but neither {self.marker_name} nor a plan;"
-                " choose another place or remove it"
+                f"{self.folder} has files but neither {self.marker_name} nor a plan; choose another place or remove it"
             )
 
 

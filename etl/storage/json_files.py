@@ -23,7 +23,7 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 def json_bytes(value: object) -> bytes:
     """``value`` as the JSON text that markers are written in: the same value, the same bytes.
 
-    What holds no object or list of its own stands on one line.
+    A value without nested objects or lists is on one line.
     """
     return (_json_text(value, 0) + "\n").encode()
 

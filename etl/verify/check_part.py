@@ -211,7 +211,7 @@ def _images_fault(place: Place, images: pa.Table) -> str | None:
     facts = parquet_tables.facts_of(images)
     column, total = facts.get("column"), facts.get("bytes")
     if total not in (None, size := place.info().size):
-        return f"{place} has {size} bytes, its list says {total}"
+        return f"{place} has {size} bytes, its list records {total}"
     starts, ends = images["offset"], pc.add(images["offset"], images["size"])
     if column is None and pc.any(pc.or_(pc.less(ends, starts), pc.greater(ends, size))).as_py():
         return f"the list of {place} has an image outside of it"
@@ -221,5 +221,5 @@ def _images_fault(place: Place, images: pa.Table) -> str | None:
             if not isinstance(content, bytes):
                 deque(content, maxlen=0)  # its SHA-256 is known behind its last piece
     except (RingsliceError, pa.ArrowException, ValueError, IndexError, OSError) as error:
-        return f"{place} has not what its list says: {str(error).splitlines()[0]}"
+        return f"{place} does not match its list: {str(error).splitlines()[0]}"
     return None

@@ -1,4 +1,4 @@
-"""A verification as its driver sees it: what the results of all tasks together say."""
+"""A verification as its driver sees it: from the results of all tasks together."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

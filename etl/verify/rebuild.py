@@ -28,7 +28,7 @@ NamedTable = tuple[str, pa.Table]  # of a slice, by its name
 
 
 class DamagedPartError(DataError):
-    """A part that has not what its rows say; ``part`` names it."""
+    """A part that differs from its rows; ``part`` names it."""
 
     def __init__(self, part: str, line: str) -> None:
         super().__init__(line)

@@ -111,7 +111,7 @@ class Repair:
         for made, damaged, _ in files:
             replace_file(made, damaged)
         self.repaired.append(thing)
-        log("verify", f"{thing[0]} {thing[1]} is made again")
+        log("verify", f"{thing[0]} {thing[1]} is rebuilt")
 
     def _repair_part(self, name: str, things: Sequence[Thing]) -> None:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""

@@ -73,7 +73,7 @@ class LineResult:
         try:
             table = parquet_tables.read_range(place, *rows) if rows else parquet_tables.read_table(place)
             if not table.schema.remove_metadata().equals(schema):
-                raise DataError(f"{place} has other columns than such a table has")
+                raise DataError(f"{place} has other columns than this table should have")
             for column in schema.names:
                 if table[column].null_count and column not in MAY_BE_NULL:
                     raise DataError(f"{place} has rows without {column}")

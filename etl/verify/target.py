@@ -1,6 +1,6 @@
 """The set of slices that is verified, with the markers of all that it was made from, and the list of work.
 
-A line of work holds all that its task needs to know, so that a task reads no manifest.
+A line of work has all that its task needs, so that a task reads no manifest.
 """
 
 import json

@@ -110,7 +110,7 @@ with open("started.txt", "a") as file:
     print(json.dumps(sys.argv[1:]), file=file)
 print("ringslice: error: this is why", file=sys.stderr)
 if "FAKE_BUSY" in os.environ and len(open("started.txt").readlines()) == 1:
-    print("ringslice: error: it is at work already (process 1 on host)", file=sys.stderr)
+    print("ringslice: error: it is locked by process 1 on host; wait for it", file=sys.stderr)
     sys.exit(3)
 summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
 summary |= {{"smallest_class": {{"b": 3}}, "duplicates": {{"across_splits": 0}}, "examples": 9, "splits": {{}}}}

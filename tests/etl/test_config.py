@@ -55,7 +55,7 @@ def test_wrong_splits_are_refused(wrong: str) -> None:
 
 @pytest.mark.parametrize("share", ["1e99999999", "0e9999999", "-0.5", "9" * 5000, "1/0", "nan", "\u00b2", ""])
 def test_a_share_that_is_not_a_part_of_1_is_refused_at_once(share: str) -> None:
-    with pytest.raises(ValueError, match=r"^'.*' is no fraction from 0 to 1 for the split 'test'; give one such as"):
+    with pytest.raises(ValueError, match=r"^'.*' is not a fraction from 0 to 1 for the split 'test'; give one such as"):
         parse_split(f"train=rest,test={share}")
 
 

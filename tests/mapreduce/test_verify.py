@@ -213,7 +213,7 @@ def test_an_unusable_manifest_is_refused_in_one_line(root: Path) -> None:
         (whole.replace("ringslice.slices/3", "ringslice.slices/4", 1), 2, "has format 'ringslice.slices/4'"),
         (whole.replace("stratified", "uniform", 1), 1, "was edited or damaged"),  # the checksum stays as it was
         (whole.replace("{", "", 1), 1, "is not JSON"),
-        (None, 2, "holds no finished shard"),
+        (None, 2, "has no finished shard"),
     ):
         path.unlink()
         if text is not None:
@@ -256,7 +256,7 @@ def test_two_repairs_exclude_each_other(root: Path) -> None:
     slices = slices_stage(open_place(str(root)), "default")
     cut_at_a_record(root)
     before = contents(root)
-    with holding(slices, slices.fingerprint()), pytest.raises(EnvironmentFailure, match="is at work already"):
+    with holding(slices, slices.fingerprint()), pytest.raises(EnvironmentFailure, match="is locked by"):
         verify(root, "--repair")
     shutil.rmtree(root / "verified")
     assert contents(root) == before

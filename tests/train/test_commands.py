@@ -301,7 +301,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrong_use_of_the_benchmark_is_one_line(digits_root: Path, tmp_path: Path) -> None:
-    failed(ringslice_here("read-bench", tmp_path), 2, "holds no finished shard")
+    failed(ringslice_here("read-bench", tmp_path), 2, "has no finished shard")
     failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
     failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "0.0 is not in the range x>0")
 

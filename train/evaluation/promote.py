@@ -83,7 +83,7 @@ def prepare(wanted: Promotion, dataset: Dataset) -> Contest:
     for each in candidates:
         each.require_fit(dataset)
     if champion is not None:
-        champion.require_fit(dataset, f"to begin anew, remove {champion_file(root)}")
+        champion.require_fit(dataset, f"to start again, remove {champion_file(root)}")
     return Contest(dataset, champions, candidates, champion)
 
 

@@ -101,7 +101,7 @@ def find_trained(root: Place, name: str | None, which: str) -> Trained:
 def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice promote --rollback") -> Trained:
     """The checkpoint that is recorded as ``promoted``. Raises DataError if it is gone or another one."""
     run = root / "runs" / promoted["run"]
-    remedy = f"put it back, {remedy}, or remove {champion_file(root)} to begin anew"
+    remedy = f"put it back, {remedy}, or remove {champion_file(root)} to start again"
     step = int(promoted["checkpoint"].removeprefix("step-"))
     try:
         marker = store.open_checkpoint(run, step).marker

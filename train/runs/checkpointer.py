@@ -90,7 +90,7 @@ class Checkpointer:
             return data.begin().to_json()
         checkpoint, arrays = restored
         if not run.settings.resume:  # another trainer made it between our choice of this run and our lease
-            raise UsageError(f"{run.folder} is there already; give --resume to go on with it, or another --run")
+            raise UsageError(f"{run.folder} already exists; give --resume to continue it, or another --run")
         self._trainer.load_state(arrays, str(checkpoint.folder))
         return dict(checkpoint.marker["position"])
 

@@ -65,7 +65,7 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     runs = root / "runs"
     if name is not None:
         if not resume and _has_begun(runs / name):
-            raise UsageError(f"{runs / name} is there already; give --resume to go on with it, or another --run")
+            raise UsageError(f"{runs / name} already exists; give --resume to continue it, or another --run")
         return runs / name
     names = [info.base_name for info in runs.children() if not info.is_file]
     numbers = sorted((int(each[4:]) for each in names if re.fullmatch("run-[0-9]+", each)), reverse=True)

@@ -34,7 +34,7 @@ def require_free(place: Place) -> set[str]:
     is_file = place.info().is_file
     there = set() if is_file else {info.base_name for info in place.children()}
     if is_file or there - _OWN or (there and not there & {MARKER, WORK_FOLDER}):
-        raise UsageError(f"{place} is there already and is not an export; give another place with -o")
+        raise UsageError(f"{place} already exists and is not an export; give another place with -o")
     return there
 
 

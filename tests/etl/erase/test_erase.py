@@ -242,7 +242,7 @@ def test_slices_that_cannot_be_rebuilt_stay_and_end_with_one_line(data: Dataset)
     key = next(key for key, split in data.splits("many").items() if split == "train")
     data.listed.write_text(f"{key}\n")
     words = ("erase", data.root, "--keys", data.listed, "-r", "inline")
-    line = "error: 4 sets of slices still hold these images (experiment, many, night-1, night-2)"
+    line = "error: 4 sets of slices still contain these images (experiment, many, night-1, night-2)"
     failed(ringslice_here(*words), 1, line)
     facts = data.erase(key, slices=True)
     assert facts["rebuilt_slices"] == ["experiment", "night-1", "night-2"]
@@ -284,7 +284,7 @@ def test_a_file_that_lies_in_place_is_named_and_stays(data: Dataset, tmp_path: P
         normalize_here(root, *NORMALIZED)
     listed.write_text("train/ant/03.png\n")
     kept = contents(root)
-    with pytest.raises(UsageError, match=rf"^{tar} holds these images and is no file of ours \(--in-place\)"):
+    with pytest.raises(UsageError, match=rf"^{tar} has these images and was not written by ringslice \(--in-place\)"):
         erase_here(root, listed)
     assert contents(root) == kept
     for name in ("ant/03.png", "cat/copy.png"):
@@ -312,7 +312,7 @@ def test_a_folder_moves_in_one_step_to_a_free_name(root: Place) -> None:
     move_folder(root / "a", root / "c" / "d")
     assert (root / "c" / "d" / "b" / "file").read_bytes() == b"1"
     assert not (root / "a").exists()
-    with pytest.raises(EnvironmentFailure, match="is there already"):
+    with pytest.raises(EnvironmentFailure, match="already exists"):
         move_folder(root / "c" / "d" / "b", root / "c")
 
 

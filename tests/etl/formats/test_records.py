@@ -47,7 +47,7 @@ def test_an_index_is_a_line_of_offset_and_size_per_record() -> None:
     offsets, sizes = parse_index(text, "x")
     assert (offsets.tolist(), sizes.tolist()) == ([0, 19], [19, 20])
     for wrong in (b"1 2 3", b"a b"):
-        with pytest.raises(DataError, match="no index"):
+        with pytest.raises(DataError, match="not an index"):
             parse_index(wrong, "x")
 
 

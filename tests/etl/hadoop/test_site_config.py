@@ -100,7 +100,7 @@ def test_a_fallback_stands_for_what_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        ('<xi:include href="missing.xml"/>', "includes 'missing.xml', which is no file"),
+        ('<xi:include href="missing.xml"/>', "includes 'missing.xml', which is not a file"),
         ('<xi:include href="core-site.xml"/>', "includes itself, or more than"),
         ('<xi:include href="broken.xml"/>', "broken.xml is not XML"),
     ],

@@ -176,7 +176,7 @@ def test_the_image_is_saved(raw_root: Path, digits_root: Path, tmp_path: Path) -
     assert saved == {"file": str(target), "format": "PNG", "bytes": target.stat().st_size}
     assert np.asarray(Image.open(target)).tobytes() == example.encoded
     target.write_text("mine")
-    failed(ringslice_here("inspect", raw_root / SLICE, *words), 2, "is there already")
+    failed(ringslice_here("inspect", raw_root / SLICE, *words), 2, "already exists")
     assert target.read_text() == "mine"
     digit = digits_root / "slices/default/train/train-00000-of-00008"
     shown = succeeded(ringslice_here("inspect", digit, "--index", 1, "--save", target, "--force"))

@@ -196,7 +196,7 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     write_idx(tmp_path / "cut", "train", images, np.zeros(3), zipped=True)
     path = tmp_path / "cut" / "train-images-idx3-ubyte.gz"
     for data, line in (
-        (path.read_bytes()[:-9], "no whole gzip file"),
+        (path.read_bytes()[:-9], "not a complete gzip file"),
         (gzip.compress(IDX_HEADER + bytes(11)), "truncated or too long"),
         *((gzip.compress(IDX_HEADER[:length]), "truncated or too long|no IDX file") for length in (0, 3, 4, 15)),
     ):
@@ -285,14 +285,17 @@ def add_classes(source: Path, *names: str) -> None:
     [
         (shutil.rmtree, "no such folder"),
         (lambda source: (source / "a/000.png").unlink(), "no images in"),
-        (lambda source: (source / "a/x.tar.gz").write_bytes(b"x"), r"a/x\.tar\.gz is no image; give a folder of arch"),
+        (
+            lambda source: (source / "a/x.tar.gz").write_bytes(b"x"),
+            r"a/x\.tar\.gz is not an image; give a folder of arch",
+        ),
         (lambda source: (source / "a/x\x1b[31m.png").write_bytes(b"x"), "cannot be a key, because it has control"),
         (lambda source: (source / "a/lost.jpg").symlink_to(source / "absent"), r"a/lost\.jpg is a link to nothing"),
         (lambda source: Path(os.fsdecode(os.fsencode(source) + b"/a/\xff.png")).touch(), "is not UTF-8; rename it"),
         (put_into_one_folder, "lie in folders below 'photos', which would be their only class; give .*/photos, or"),
         (lambda source: add_classes(source, "a "), "has the classes 'a' and 'a ', which differ only by blanks or by"),
         (lambda source: add_classes(source, "caf\xe9", "cafe\u0301"), r"'cafe\\u0301' and 'caf\\xe9', which differ"),
-        (lambda source: (source / "a/x-images-idx3-ubyte").write_bytes(b"x"), "is no image, but an IDX file. Give the"),
+        (lambda source: (source / "a/x-images-idx3-ubyte").write_bytes(b"x"), "is an IDX file, not an image. Give the"),
     ],
 )
 def test_a_folder_that_cannot_be_ingested_is_refused_in_one_line(
@@ -321,7 +324,7 @@ def test_a_large_file_beside_folders_of_classes_is_skipped(make_tree: TreeMaker,
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     os.mkfifo(tmp_path / "source" / "x.tar")
-    with pytest.raises(UsageError, match=r"x\.tar is no file, but a pipe or a device"):
+    with pytest.raises(UsageError, match=r"x\.tar is a pipe or a device, not a file"):
         run(tmp_path / "source", tmp_path / "root")
     with pytest.raises(UsageError, match=r"x\.tar is neither a file nor a folder"):
         run(tmp_path / "source" / "x.tar", tmp_path / "root")

@@ -298,7 +298,7 @@ def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("ROOT", "other", "TMP/page.html"), "holds no finished shard"),
+        (("ROOT", "other", "TMP/page.html"), "has no finished shard"),
         (("ROOT", "default", "TMP/missing/page.html"), "no such folder"),
         (("ROOT", "default", "TMP"), "is a folder"),
         (("ROOT", "default", "ROOT/slices/default/page.html"), "lies among the files of a dataset"),

@@ -195,7 +195,11 @@ def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureF
 
 def test_the_command(root: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        failed(ringslice_here("prune", folder, "--keep", 1), 2, f"{folder} is no dataset's root (no raw, no slices)")
+        failed(
+            ringslice_here("prune", folder, "--keep", 1),
+            2,
+            f"{folder} is not the root of a dataset (no raw, no slices)",
+        )
     failed(ringslice_here("prune", root), 2, "give --keep N")
     failed(ringslice_here("prune", root, "--keep", 0), 2, "0 is not in the range x>=1")
     planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)

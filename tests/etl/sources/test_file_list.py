@@ -130,7 +130,7 @@ def test_quotes_line_ends_and_a_byte_order_mark(here: Place) -> None:
     [
         ({"path": ""}, ["has no path"]),
         ({"path": "i/none.jpg"}, ["i/none.jpg: no such file", "correct the path, or leave the line out"]),
-        ({"path": "i"}, ["source/i: it is no file"]),
+        ({"path": "i"}, ["source/i: it is not a file"]),
         ({"path": "../source/i/1.jpg"}, ["leads out of the list's folder", "give the absolute path"]),
         ({"path": "i/\x1b[31m.jpg"}, ["cannot be a key", "control characters"]),
         ({"path": "http://example.org/1.jpg"}, ["http://example.org/1.jpg cannot be opened", "download it first"]),

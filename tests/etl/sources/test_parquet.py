@@ -131,7 +131,7 @@ def test_the_names_of_numbers(here: Place) -> None:
     ("metadata", "cause"),
     [
         ({"huggingface": "[" * 100_000}, "is not JSON"),
-        (class_label(["a", 1]), "no list of text"),
+        (class_label(["a", 1]), "not a list of text"),
         (class_label(["a", "a"]), "a class of the column label more than once"),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_file_that_is_not_whole_is_an_error(here: Place) -> None:
 @pytest.mark.parametrize(
     ("of_file", "of_group", "cause"),
     [
-        (101, 100, "it has 100 rows, and its footer says 101"),
+        (101, 100, "it has 100 rows, and its footer records 101"),
         (101, 101, "row group 0 does not have the number of rows"),
         (100, -100, "cannot be read as a Parquet file: "),
     ],

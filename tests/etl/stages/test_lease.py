@@ -120,12 +120,12 @@ def test_the_second_run_is_refused_and_the_first_is_named(root: Place, work: Pla
     who = f"process {holder.process.pid} on {socket.gethostname()}"
     with pytest.raises(EnvironmentFailure) as caught:
         take(work)
-    assert str(caught.value) == f"the stage is at work already ({who}); wait for it, or end it, and run again"
+    assert str(caught.value) == f"the stage is locked by {who}; wait for it, or stop it, and run again"
     other = Holder(root)
     status, errors = other.end()
     assert (status, errors) == (3, f"ringslice: error: {caught.value}\n")
     os.kill(holder.process.pid, signal.SIGSTOP)  # asleep, not dead
-    with pytest.raises(EnvironmentFailure, match="at work already"):
+    with pytest.raises(EnvironmentFailure, match="is locked by"):
         take(work)
     os.kill(holder.process.pid, signal.SIGCONT)
     assert holder.send("release") == "done"
@@ -198,7 +198,7 @@ def test_ingest_twice_at_once(ends: str, digits: Path, tmp_path: Path) -> None:
         wait_until(lambda: list(root.glob("raw/_work/claims/*.json")))
         first.send_signal(signal.SIGSTOP)
         who = f"process {first.pid} on {socket.gethostname()}"
-        failed(run(*words, root, *size), 3, f"{root}/raw is at work already ({who}); wait for it, or end it")
+        failed(run(*words, root, *size), 3, f"{root}/raw is locked by {who}; wait for it, or stop it")
         first.send_signal(signal.SIGKILL if ends == "is killed" else signal.SIGCONT)
     assert first.returncode == (-signal.SIGKILL if ends == "is killed" else 0)
     for each in (root, tmp_path / "alone"):

@@ -51,7 +51,7 @@ def file_of(held: Lease) -> str:
 def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place) -> None:
     """Its process cannot be looked for here, where there is none of its number."""
     owner = take_elsewhere(work)
-    with pytest.raises(BusyError, match=rf"at work already \(process {NO_PROCESS} on elsewhere\)"):
+    with pytest.raises(BusyError, match=rf"is locked by process {NO_PROCESS} on elsewhere"):
         take(work)
     owner.check()
     owner.stop_renewing()

@@ -153,7 +153,7 @@ def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / "thesis.tex").write_text("all I have")
-    with pytest.raises(UsageError, match=r"holds files but neither dataset\.json nor a plan"):
+    with pytest.raises(UsageError, match=r"has files but neither dataset\.json nor a plan"):
         stage.begin(OLD)
     assert [path.name for path in (tmp_path / "stage").iterdir()] == ["thesis.tex"]
 

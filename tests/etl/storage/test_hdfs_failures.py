@@ -112,9 +112,9 @@ def test_a_site_that_is_broken(source: Path, tmp_path: Path) -> None:
     root = f"hdfs://{CLOSED}/x"
     absent = tmp_path / "absent"
     missing = ingest(source, root, HADOOP_CONF_DIR=str(absent))
-    refused(missing, f"HADOOP_CONF_DIR {absent} is no folder; set it to the one that holds core-site.xml")
+    refused(missing, f"HADOOP_CONF_DIR {absent} is not a folder; set it to the one that has core-site.xml")
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
-    refused(ingest(source, root, HADOOP_CONF_DIR=str(tmp_path)), f"{tmp_path}/core-site.xml is not XML", "mend it")
+    refused(ingest(source, root, HADOOP_CONF_DIR=str(tmp_path)), f"{tmp_path}/core-site.xml is not XML", "correct it")
     remedy = "set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
     refused(ingest(source, "hdfs:///x"), "core-site.xml has no fs.defaultFS", remedy, status=2)
     refused(ingest(source, root, "carrier-pigeon"), "'carrier-pigeon'", "give native or libhdfs", status=2)

@@ -172,7 +172,7 @@ def test_only_looser_limits_may_differ(root: Path) -> None:
 
 def test_an_unfinished_stage_has_no_rejects_to_retry(root: Path, source: Path, tmp_path: Path) -> None:
     shutil.rmtree(root / "normalized")
-    refused(Normalize, 2, "holds no finished normalize (no dataset.json)", root, *WORDS, *LOOSE, RETRY)
+    refused(Normalize, 2, "has no finished normalize (no dataset.json)", root, *WORDS, *LOOSE, RETRY)
     assert not (root / "normalized").exists()
     normalize_here(root, *WORDS, *STRICT)
     ingest_here(write_source(shutil.copytree(source, tmp_path / "source"), 1), root, pack_size="5.5KB")
@@ -187,7 +187,7 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     """Images that are removed from the source are removed from it too, whatever its name."""
     normalize_here(root, *WORDS, *LOOSE, RETRY)
     before = parts_of(root)
-    refused(Normalize, 2, "already holds another normalize (limits ", root, *WORDS, *STRICT)
+    refused(Normalize, 2, "already has another normalize (limits ", root, *WORDS, *STRICT)
     night = write_source(shutil.copytree(source, tmp_path / "source"), 1)
     for name in ("a/0-1.png", "a/0-3.png", "b/0-0.png"):
         (night / name).unlink()

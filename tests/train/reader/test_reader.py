@@ -318,7 +318,7 @@ NOT_A_TABLE = b"PAR1" + bytes(100) + b"PAR1"
         (INDEX, None, "PATH"),
         (INDEX, NOT_A_TABLE, "PATH"),
         (INDEX, b"0 1\n", "does not list 3 records"),
-        (INDEX, b"0 one\n", "is no index of 'offset size' lines"),
+        (INDEX, b"0 one\n", "is not an index of 'offset size' lines"),
         (INDEX, b"0 2370\n237 237\n474 237\n", "does not fit blocks.parquet"),
         (INDEX, b"0 237\n237 236\n473 238\n", "the index of .* does not fit it"),
     ],

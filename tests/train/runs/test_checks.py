@@ -179,7 +179,7 @@ def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     assert choose_run(root, None, resume=AUTO).name == "run-0009"
     assert choose_run(root, "killed-early", resume=None).name == "killed-early"
     assert choose_run(root, "mine", resume=AUTO).name == "mine"
-    with pytest.raises(UsageError, match="is there already; give --resume"):
+    with pytest.raises(UsageError, match="already exists; give --resume"):
         choose_run(root, "mine", resume=None)
     for name in ("../x", "-m"):
         with pytest.raises(UsageError, match="not a plain folder name"):

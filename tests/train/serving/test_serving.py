@@ -191,7 +191,7 @@ def test_an_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_what_is_not_an_export_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"mine")
     for place in (tmp_path, tmp_path / name):
-        with pytest.raises(UsageError, match="is there already and is not an export; give another place with -o"):
+        with pytest.raises(UsageError, match="already exists and is not an export; give another place with -o"):
             export_files.require_free(open_place(str(place)))
 
 

@@ -86,7 +86,7 @@ def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) 
     folder = root / "runs" / "mine"
     with started(*words, *LONG, log=tmp_path / "log") as first:
         wait_until(lambda: list(folder.glob("checkpoints/*/checkpoint.json")), first)
-        failed(run(*words, *LONG), 3, f"train/main.py on {folder} is at work already (process {first.pid} on ")
+        failed(run(*words, *LONG), 3, f"train/main.py on {folder} is locked by process {first.pid} on ")
         assert first.poll() is None
         first.send_signal(signal.SIGKILL)
         first.wait()
