@@ -198,7 +198,7 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     for data, line in (
         (path.read_bytes()[:-9], "not a complete gzip file"),
         (gzip.compress(IDX_HEADER + bytes(11)), "truncated or too long"),
-        *((gzip.compress(IDX_HEADER[:length]), "truncated or too long|no IDX file") for length in (0, 3, 4, 15)),
+        *((gzip.compress(IDX_HEADER[:length]), "truncated or too long|not an IDX file") for length in (0, 3, 4, 15)),
     ):
         path.write_bytes(data)
         with pytest.raises(DataError, match=line):
