@@ -20,6 +20,7 @@ include airflow_dags/airflow.mk
 include benchmarks/peers/img2dataset.mk
 include benchmarks/peers/tensorflow_io.mk
 include train/torch_backend/torch.mk
+include benchmarks/peers/torch_peers.mk
 
 help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
@@ -33,6 +34,7 @@ help:
 	@echo "make bench    all benchmarks in a short form, in less than 10 minutes; one table (HDFS: BENCH='--hdfs URI')"
 	@echo "make img2dataset    a peer of benchmarks/normalize.py, in .venvs/img2dataset"
 	@echo "make tensorflow-io  a peer of benchmarks/reader.py, in .venvs/tfio"
+	@echo "make torch-peers    peers of benchmarks/torch_input.py, beside make torch, in .venvs/torch-peers"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make install GPU=1  an environment for GPUs: .venvs/gpu, with TensorFlow's CUDA packages and Horovod with NCCL"
 	@echo "make torch  an environment for --strategy ddp: .venvs/torch, 6 GB in the cache"

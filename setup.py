@@ -29,6 +29,7 @@ setup(
         "etl.raw": ["schemas/*.json"],
         "etl.slices": ["schemas/*.json"],
         "train.config": ["recipes/*.toml"],
+        "train.report": ["templates/*.html"],
         "train.toolchain": ["native/*.cc"],
     },
     entry_points={"console_scripts": ["ringslice = ringslice_entry:main"]},

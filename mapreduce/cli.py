@@ -1,7 +1,7 @@
 """The command ``ringslice``: parse the options of a subcommand and run its stage."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -33,8 +33,9 @@ from etl.processes import exec_module
 from etl.raw.ingest import ingest as run_ingest
 from etl.slices.prune import prune as run_prune
 from etl.slices.prune_runs import KeptRuns
+from etl.stages.layout import is_root
 from etl.stages.summary import Summary
-from etl.storage.place import default_data_place, open_place
+from etl.storage.place import Place, default_data_place, open_place
 
 if TYPE_CHECKING:
     from mapreduce.jobs.stage_job import Show, StageJob
@@ -178,11 +179,23 @@ def report(places: tuple[str, ...], name: str | None, output: str | None, **valu
     finished or not. Several runs are compared: curves, waits, bytes by rank, memory, different settings.
     """
     try:
-        from etl.report.command import report_on  # only here: other commands do not need its libraries
+        summary = _report([open_place(each) for each in places or [default_data_place()]], name, output)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise EnvironmentFailure(f"report needs {package}; run: pip install 'ringslice[report]'") from None
-    report_on([open_place(each) for each in places or [default_data_place()]], name, output).show(values["json"])
+    summary.show(values["json"])
+
+
+def _report(places: Sequence[Place], name: str | None, output: str | None) -> Summary:
+    if len(places) == 1 and is_root(places[0]):
+        from etl.report.command import report_slices  # only here: other commands do without its libraries
+
+        return report_slices(places[0], "default" if name is None else name, output)
+    if name is not None:
+        raise UsageError(f"--name {name!r} is of slices, and {places[0]} is not the only root. Leave it out")
+    from train.report.command import report_runs
+
+    return report_runs(places, output)
 
 
 @cli.command(epilog="Example: ringslice inspect data/flowers/slices/default/train/train-00000-of-00008 --index 3")

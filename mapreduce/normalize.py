@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Decode every raw image once, bring it to one size and colour, and keep the result as one part for each pack.
+"""Decode every raw image once, convert it to one size and colour, and keep the result as one part for each pack.
 
     python mapreduce/normalize.py -r local data/flowers --size 224
 
-Map-only: a mapper's line names a pack; counts and sums travel in each part's own rows. Where raw was renewed, so are
-the normalised images: parts of packs that are known are kept, and only new packs are decoded. With --retry-rejects a
-line names the next part of a pack with rejects (`mapreduce.jobs.retry_rejects`).
+Map-only: a mapper's line names a pack; counts and sums are in the rows of each part. If raw was renewed, the parts of
+known packs are kept, and only new packs are decoded. With --retry-rejects a line names the next part of a pack with
+rejects (`mapreduce.jobs.retry_rejects`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,23 +28,22 @@ from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import Retry
 from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner
-from mapreduce.jobs.work import Work, worthwhile_tasks
+from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
 
 
 class Normalize(StageJob):
-    """Normalise the raw images under ROOT/raw into ROOT/normalized."""
+    """Normalize the raw images under ROOT/raw to ROOT/normalized."""
 
     OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     def run_mapper(self, step_num: int = 0) -> None:
-        """One worker for all packs of a task, ended with it. Overrides mrjob's, which it calls."""
+        """Run mrjob's mapper, with one worker for all packs of the task."""
         with DecodeWorker(NormalizeConfig.from_json(self.job["config"])) as self._worker:
             super().run_mapper(step_num)
 
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[str, int]]:
-        """From the line of a part: normalise the images of its pack and publish it."""
+        """From the line of a part: normalize the images of its pack, and publish the part."""
         root = open_place(self.job["root"])
         facts = normalize_pack(
             root / "raw",
@@ -52,7 +51,7 @@ class Normalize(StageJob):
             Origin.of_part(task),
             self._worker,
             classes=self.job["classes"],
-            attempts=self.attempts,
+            attempts=self.staging,
             report=lambda images: self.report(f"{task['part']}: {images} images"),
         )
         self.count_task(task["bytes"], facts["bytes"])
@@ -69,7 +68,7 @@ class Normalize(StageJob):
 
 
 def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
-    """Normalize the packs that ``raw`` has now; returns whether that was done before."""
+    """Normalize the packs of ``raw``; returns True if that was done before."""
     root, stage, overwrite = tasks.job.root, tasks.stage, bool(values.get("overwrite"))
     raw = raw_stage(root).read_generation()
     if values.get("recorded_options"):
@@ -101,20 +100,20 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
 
 
 def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
-    """Retry the rejects of the finished stage; returns whether that changed nothing."""
+    """Retry the rejects of the finished stage; returns True if that changed nothing."""
     if values.get("overwrite"):
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
     stage, retry = tasks.stage, Retry.plan(tasks.job.root, tasks.stage, values)
     if (run := retry.begin()) is None:
         return True
     with run:
-        known = retry.parent.marker  # with the classes, and what is removed, of then
+        known = retry.parent.marker  # with its own classes and removed images
         parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
         tasks.run(run, _plan_work(tasks, retry.config, known["classes"], parts))
         entries = retry.entries(run)
         tasks.record.note(**retry.notes(entries))
         if retry.changes_nothing(entries):
-            log(stage.name, f"no reject of {stage.folder} is good now, or one for another reason")
+            log(stage.name, f"{stage.folder}: no reject became good, or has another reason")
             run.abandon()
             return True
         run.commit(_new_marker(stage, retry.identity, retry.parent, known, entries), tasks.record)
@@ -128,7 +127,7 @@ def _plan_work(
     parts: Sequence[tuple[Origin, int, int]],
     reused: int = 0,
 ) -> Work:
-    """The work of making these parts, each with the images and bytes of its pack, besides ``reused`` images."""
+    """The work of making these parts, each with the images and bytes of its pack, beside ``reused`` images."""
     folder = tasks.stage.folder
     todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
     tasks.record.note(decoded=sum(images for _, images, _ in todo))
@@ -146,7 +145,7 @@ def _plan_work(
 
 
 def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapping[str, Any]) -> None:
-    """Raise UsageError if the packs are not those, renewed, that the parts of ``parent`` were made of."""
+    """Raise UsageError unless the packs are those of the parts of ``parent``, or a renewal of them."""
     known = parts_by_pack(parent)
     other = [pack["name"] for pack in raw["packs"] if _is_other(known.get(pack["name"]), pack)]
     if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
@@ -166,7 +165,7 @@ def _new_marker(
     *,
     max_rejects: float = 1.0,
 ) -> dict[str, Any]:
-    """The marker for these parts. Raises DataError if more than a fraction of the images, or all, are rejects."""
+    """The marker for these parts. Raises DataError if all images, or more than ``max_rejects`` of them, are rejects."""
     counts = count_live_images(parts, len(raw["classes"]))
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
     require(
@@ -189,7 +188,7 @@ def _new_marker(
 def _checked_parts(
     root: Place, stage: Stage, raw: Mapping[str, Any], known: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What the marker says of each part: facts that never change, and what of it is live."""
+    """The entry of the marker for each part: facts that never change, and counts of its live images."""
     removed, classes = Removed.read(root, raw), len(raw["classes"])
     parts = []
     for pack in raw["packs"]:
@@ -197,7 +196,7 @@ def _checked_parts(
         facts = _checked_facts(stage, pack) if before is None else _without_live(before)
         facts["removed"] = pack["removed"]
         if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
-            facts["live"] = before["live"]  # what is removed stays so: as many are the same
+            facts["live"] = before["live"]  # removed images stay removed: the same number means the same ones
         elif pack["removed"]:
             facts["live"] = count_live(stage.folder, facts, removed, classes)
         live = live_facts(facts)
@@ -212,7 +211,7 @@ def _checked_parts(
 
 
 def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a part that this run, or one that it goes on with, has made."""
+    """The facts of a part that this run, or the one that it resumes, has made."""
     rows = rows_place(stage.folder, pack["name"])
     require(rows.exists(), f"{rows} is missing though the job ended; run again")
     facts = read_facts(rows)
@@ -221,12 +220,12 @@ def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:
-    """What a generation of ``normalized``, where there is one, says of the part of each pack."""
+    """The marker's entry for the part of each pack, by the name of the pack."""
     return {pack_of(part): part for part in generation.marker["parts"]} if generation else {}
 
 
 def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
-    """Whether a part was made from other bytes than those of the pack that has its name."""
+    """True if a part was made from other bytes than those of the pack that has its name."""
     made_of = ("pack_sha256", "list_sha256")
     return part is not None and tuple(map(part.get, made_of)) != (pack["sha256"], pack["list_sha256"])
 

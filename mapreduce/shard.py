@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Deal the normalised images to splits and slices, and write each slice as a TFRecord file in a seeded order.
+"""Assign the normalized images to splits and slices, and write each slice as a TFRecord file in a seeded order.
 
     python mapreduce/shard.py -r local data/flowers --workers 8
 
-The MapReduce shuffle is the global shuffle: a mapper's line names a part, it sends each record to its slice under a
-seeded key, and the reducer of a slice writes the records in the order they come. Nothing is decoded. What travels for a
-record is up to `mapreduce.shuffle.transport`.
+The MapReduce shuffle is the global shuffle: a mapper's line names a part, each of whose records it sends to its slice
+under a seeded key, and the reducer of a slice writes the records in the order in which they arrive. Nothing is decoded.
+`mapreduce.shuffle.transport` decides in which form a record is sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,9 @@ import numpy as np
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
+from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
+from etl.partition.shares import SlicePlan
 from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import (
@@ -26,7 +28,6 @@ from etl.slices.plan import (
     is_done_before,
     make_plan,
     recorded_options,
-    slice_plan_of,
 )
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
@@ -37,52 +38,98 @@ from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.stage_job import Show, main
-from mapreduce.jobs.task_runner import TaskRunner
-from mapreduce.jobs.work import Work, worthwhile_tasks
-from mapreduce.shuffle.shuffle_job import ShuffleJob
-from mapreduce.shuffle.transport import COLUMNS, TRANSPORTS, pick
+from mapreduce.jobs.stage_job import Show, StageJob, main
+from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from mapreduce.shuffle.transport import (
+    COLUMNS,
+    PARTITIONER,
+    PROPERTIES,
+    RECORDS,
+    TRANSPORTS,
+    LineProtocol,
+    Transport,
+    choose_transport,
+    read_pairs,
+    write_pair,
+)
 
-SUMS_FOLDER = "sums"  # below the work folder: for each part that a mapper is done with its training pixels' sums
+SUMS_FOLDER = "sums"  # in the work folder: the sums of the training pixels of each part that a mapper has read
 PIXEL_COLUMNS = ["width", "height", "sums", "squares"]
+ORDER_BYTES = 32  # of `order_key`
 
 
-class Shard(ShuffleJob):
-    """Deal the normalised images under ROOT/normalized to slices under ROOT/slices/NAME."""
+class Shard(StageJob):
+    """Write the normalized images under ROOT/normalized as slices to ROOT/slices/NAME."""
 
+    INTERNAL_PROTOCOL = LineProtocol
     OPTIONS = SHARD_OPTIONS
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
+    @property
+    def transport(self) -> Transport:
+        return TRANSPORTS[self.job["transport"]]
+
+    @property
+    def sends_raw_pairs(self) -> bool:
+        return bool(self.job["transport"] == RECORDS)
+
+    def sort_values(self) -> bool:
+        return not self.sends_raw_pairs
+
+    def partitioner(self) -> str | None:
+        return PARTITIONER if self.sends_raw_pairs else None
+
+    def jobconf(self) -> dict[str, Any]:
+        return super().jobconf() | (PROPERTIES if self.sends_raw_pairs else {})
+
+    def run_mapper(self, step_num: int = 0) -> None:
+        """Write raw pairs if the transport has them, which mrjob's protocols cannot."""
+        if not self.sends_raw_pairs:
+            super().run_mapper(step_num)
+            return
+        read = self.INPUT_PROTOCOL().read
+        for key, (order, value) in self.map_pairs((read(line.rstrip()) for line in self.stdin), step_num):
+            write_pair(self.stdout, key, order, value)
+
+    def run_reducer(self, step_num: int = 0) -> None:
+        """Read raw pairs if the transport has them."""
+        if not self.sends_raw_pairs:
+            super().run_reducer(step_num)
+            return
+        write = self.OUTPUT_PROTOCOL().write
+        for key, value in self.reduce_pairs(read_pairs(self.stdin, ORDER_BYTES), step_num):
+            self.stdout.write(write(key, value) + b"\n")
+
     def mapper(self, _: None, task: dict[str, Any]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
-        """From the line of a part: each of its examples, under its slice's key and its order there."""
+        """From the line of a part: send each of its examples under the key of its slice and its order there."""
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
-        plan = slice_plan_of(self.job)
+        plan = SlicePlan.from_json(self.job["plan"])
         splits, slices = assign_rows(plan, rows, task, self._assignments())
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
             for place, number in enumerate(self.job["todo"])
         }
-        wanted = np.isin(slices, self.job["todo"])
-        examples = self.transport.send(normalized, part, rows, wanted)
-        chosen = rows["key"].filter(wanted).to_pylist()
-        for number, key, value in zip(slices[wanted].tolist(), chosen, examples, strict=True):
-            yield keys[number], (order_key(key, plan.shares.seed), value)
+        is_sent = np.isin(slices, self.job["todo"])
+        values = self.transport.send(normalized, part, rows, is_sent)
+        sent_keys = rows["key"].filter(is_sent).to_pylist()
+        for number, key, value in zip(slices[is_sent].tolist(), sent_keys, values, strict=True):
+            yield keys[number], (order_key(key, plan.seed), value)
         sums = PixelSums()
-        sums.add(rows.filter(splits == plan.splits.index("train")))
-        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.attempts, json_bytes(vars(sums)))
+        sums.add(rows.filter(splits == SPLIT_NAMES.index("train")))
+        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.staging, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
 
     def _assignments(self) -> Place | None:
         return open_place(self.job["folder"]) / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
 
     def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
-        """All examples of one slice, in their order: write it."""
+        """Write a slice of its examples, which come in their order."""
         split, name, records = planned = self.job["slices"][self.transport.slice_number(key)]
         normalized = open_place(self.job["root"]) / "normalized"
         examples = self.transport.receive(normalized, (value for _, value in values))
-        facts = write_slice(open_place(self.job["folder"]), self.attempts, planned, examples)
+        facts = write_slice(open_place(self.job["folder"]), self.staging, planned, examples)
         self.count_task(0, facts["bytes"])
         self.increment_counter("examples", split, records)
         yield name, records
@@ -128,24 +175,22 @@ class Shard(ShuffleJob):
     def _plan_work(
         self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
     ) -> Work:
-        """Of the slices those that no interrupted run has written; writes the table of assignments for the tasks."""
+        """The work of writing the slices that are missing; writes the table of assignments that the tasks read."""
         folder, work, root = run.folder, run.work, self.root
         todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
         if plan.assignment:
             tables = plan.assignment.tables()
             parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
-        transport = pick(root, self.options.runner)
+        transport = choose_transport(root, self.options.runner)
         size = sum(part["bytes"] for part in normalized["parts"])
         records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
-        job = {
+        job: dict[str, Any] = {
             "stage": "shard",
             "root": root.uri,
             "folder": folder.uri,
-            "config": plan.config.to_json(),
-            "classes": normalized["classes"],
+            "plan": plan.slice_plan.to_json(),
             "has_assignments": plan.assignment is not None,
-            "counts": plan.slice_plan.shares.counts.tolist(),
             "slices": slices,
             "todo": todo,
             "transport": transport,
@@ -164,13 +209,13 @@ class Shard(ShuffleJob):
 
 def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
     """Split, name and number of examples of each slice."""
-    records = [int(count) for count in plan.slice_plan.shares.slice_records()]
+    records = [int(count) for count in plan.slice_plan.slice_records()]
     names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
     return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
 
 def sums_place(folder: Place, part: str) -> Place:
-    """Where a mapper leaves the sums over those pixels of a part that are in the training split."""
+    """The sums over the pixels of a part that are in the training split; written by a mapper."""
     return folder / WORK_FOLDER / SUMS_FOLDER / f"{part}.json"
 
 

@@ -29,8 +29,7 @@ from etl.verify.target import Target
 from etl.verify.task import TaskCheck, task_place
 from etl.verify.work_list import SLICES
 from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner
-from mapreduce.jobs.work import Work, worthwhile_tasks
+from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
 BUCKET_EXAMPLES = 100_000  # about so many the driver has in memory at once
@@ -46,7 +45,7 @@ class Verify(StageJob):
         """From a line of slices, parts or files: check them."""
         check = TaskCheck(self.job)
         check.check(task)
-        check.publish(self.attempts / RESULTS_FOLDER, self.attempts, task["line"])
+        check.publish(self.staging / RESULTS_FOLDER, self.staging, task["line"])
         self.count_task(check.counts["bytes"] + check.counts["other_bytes"], 0)
         yield f"line {task['line']}", check.counts["examples"]
 

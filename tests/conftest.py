@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from tests.hadoop.fixture import hadoop, hadoop_alone, hadoop_undisturbed
+from tests.hadoop.fixture import hadoop, hadoop_alone
 from tests.lib.commands import DIGITS_OPTIONS, forget_caller, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
@@ -30,7 +30,6 @@ __all__ = [
     "few_digits",
     "hadoop",
     "hadoop_alone",
-    "hadoop_undisturbed",
     "hdfs",
     "pytest_collection_modifyitems",
     "pytest_runtest_protocol",

@@ -71,6 +71,7 @@ def test_a_ring_sends_its_share_and_a_server_a_model_for_each_worker(tmp_path: P
     [
         ("reader", "--workload small --fashion /proc/none", "--fashion: /proc/none (it has no train-images-idx3"),
         ("normalize", "--peer-python /proc/none", "peer: img2dataset (its environment is missing). Install it: make"),
+        ("torch_input", "--peer-python /proc/none", "peer: torch-peers (its environment is missing). Install it: make"),
         ("task_memory", "/proc/none", "SOURCE: /proc/none (it has no *-ubyte files). Give a folder"),
         ("gpu", "--framework torch --device cpu", "framework: torch (not installed here). Install it: make"),
         ("trainer", "--part ddp --torch /proc/none", "--torch: /proc/none (no bin/python there). Make it: make torch"),

@@ -49,7 +49,6 @@ PAGES = [
 # The changelog also names options and commands of earlier versions.
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 PACKAGES = ("etl", "mapreduce", "train")
-LANGUAGES = {"sh", "python", "toml", "sql", "text"}
 
 # Commands of others, and those of their long options that the docs use.
 LAUNCHERS = ("horovodrun", "torchrun")
@@ -76,7 +75,6 @@ PASSING = {
 }
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
-REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)", re.MULTILINE)
 FENCES = ("```", "~~~")
 COMMAND = re.compile(r"`ringslice ([a-z][a-z-]*)([^`]*)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -129,8 +127,7 @@ def anchors_of(text: str) -> set[str]:
 def broken_links(page: Path, text: str) -> list[str]:
     """The relative links of a page, at its path, that lead to no file or to no heading."""
     broken = []
-    prose = split_page(text)[0]
-    for target in [*LINK.findall(prose), *REFERENCE.findall(prose)]:
+    for target in LINK.findall(split_page(text)[0]):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -167,12 +164,18 @@ def script_flags(path: Path) -> frozenset[str]:
 
 
 @cache
-def known_options() -> frozenset[str]:
-    flags = click_flags(cli).union(
-        FOREIGN_OPTIONS, *map(click_flags, (*TRAINERS.values(), launch_command, start_command))
+def own_flags() -> frozenset[str]:
+    """The options of `ringslice`, its scripts and the trainer's."""
+    return frozenset().union(
+        *map(click_flags, (cli, start_command, *TRAINERS.values(), *map(script_command, JOBS.values())))
     )
+
+
+@cache
+def known_options() -> frozenset[str]:
+    flags = own_flags() | click_flags(launch_command) | set(FOREIGN_OPTIONS)
     for job in JOBS.values():
-        flags |= click_flags(script_command(job)) | set(job.of_words("ROOT").arg_parser._option_string_actions)
+        flags |= set(job.of_words("ROOT").arg_parser._option_string_actions)  # mrjob's
     scripts = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "tests").rglob("__main__.py")]
     for script in [*scripts, REPOSITORY / "train/toolchain/build_horovod.py"]:
         flags |= script_flags(script)
@@ -190,11 +193,8 @@ def test_options_exist(page: Path) -> None:
 
 def undocumented(text: str) -> list[str]:
     """The options of this project's commands, and the subcommands of `ringslice`, that a text does not name."""
-    flags = click_flags(cli).union(
-        *map(click_flags, (*TRAINERS.values(), start_command, *map(script_command, JOBS.values())))
-    )
     named = set(OPTION.findall(text)) | {"--version"}
-    left = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")} - named
+    left = {flag for flag in own_flags() if flag.startswith("--") and not flag.startswith("--no-")} - named
     return sorted(left) + [name for name in cli.commands if not re.search(rf"ringslice {name}\b(?!-)", text)]
 
 
@@ -272,39 +272,31 @@ def check_job(job: type[StageJob], words: Sequence[str]) -> None:
         raise WrongCommandError(str(error)) from None
 
 
-def check_script(path: Path, words: Sequence[str]) -> None:
-    """A script that is there and declares the options that it is given."""
+def check_script(name: str, words: Sequence[str]) -> None:
+    """A script that exists and declares the options that it is given."""
+    path = REPOSITORY / name
     if not path.exists():
-        raise WrongCommandError(f"there is no {path}")
-    given = {word.partition("=")[0] for word in words if word.startswith("--")}
-    if unknown := given - script_flags(path):
-        raise WrongCommandError(f"{path.name} has no {', '.join(sorted(unknown))}")
+        raise WrongCommandError(f"there is no {name}")
+    if unknown := {word.partition("=")[0] for word in words if word.startswith("--")} - script_flags(path):
+        raise WrongCommandError(f"{name} has no {', '.join(sorted(unknown))}")
 
 
-def check_python(words: Sequence[str]) -> None:
-    if words[:1] == ["-m"]:
-        module = REPOSITORY / words[1].replace(".", "/")
-        check_script(module / "__main__.py" if module.is_dir() else module.with_suffix(".py"), words[2:])
-    elif words[0] in JOBS:
-        check_job(JOBS[words[0]], words[1:])
-    elif words[0] in TRAINERS:
-        check_click(TRAINERS[words[0]], words[0], words[1:])
-    else:
-        check_script(REPOSITORY / words[0], words[1:])
-
-
-def check_launcher(name: str, words: Sequence[str]) -> None:
-    """The trainer behind a launcher's own options."""
-    position = next((number for number, word in enumerate(words) if word in TRAINERS), None)
-    if position is None:
-        raise WrongCommandError(f"{name} runs no trainer in {shlex.join(words)}")
-    check_click(TRAINERS[words[position]], words[position], words[position + 1 :])
+def find_program(words: Sequence[str]) -> Sequence[str]:
+    """The program behind Python or a launcher, as a path in the repository, and its words."""
+    if words[0] in LAUNCHERS:
+        position = next((number for number, word in enumerate(words) if word in TRAINERS), None)
+        if position is None:
+            raise WrongCommandError(f"{words[0]} runs no trainer in {shlex.join(words)}")
+        return words[position:]
+    if words[:2] == ["python", "-m"]:
+        path = words[2].replace(".", "/")
+        return [f"{path}/__main__.py" if (REPOSITORY / path).is_dir() else f"{path}.py", *words[3:]]
+    return words[1:] if words[0] == "python" else words
 
 
 def check_command(line: str) -> None:
     """Raise WrongCommandError if the command line would be refused by its command, or is of no known command."""
-    words = shlex.split(line, comments=True)
-    head, rest = words[0], words[1:]
+    head, *rest = find_program(shlex.split(line, comments=True))
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
     with mock.patch.dict(os.environ, variables, clear=True):  # options leave settings there
         if head == "make":
@@ -314,14 +306,14 @@ def check_command(line: str) -> None:
             check_click(TRAINERS[PASSING[rest[0]]], head, with_data(passed))
         elif head == "ringslice":
             check_click(cli, head, rest)
-        elif head in LAUNCHERS:
-            check_launcher(head, rest)
         elif head in TRAINERS:
             check_click(TRAINERS[head], head, rest)
-        elif head == "python":
-            check_python(rest)
+        elif head in JOBS:
+            check_job(JOBS[head], rest)
+        elif head.endswith(".py"):
+            check_script(head, rest)
         elif head not in FOREIGN:
-            raise WrongCommandError(f"{head} is no command that is known here")
+            raise WrongCommandError(f"{head} is not a command that is known here")
 
 
 def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
@@ -382,12 +374,8 @@ def missing_imports(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_name_their_language_and_python_imports_exist(page: Path) -> None:
-    prose, blocks = split_page(page.read_text())
-    assert {block.language for block in blocks} <= LANGUAGES
-    heads = ("ringslice ", "horovodrun ", "python ", "make ", "train/")
-    indented = [line for line in prose.splitlines() if line.startswith("    ") and line.lstrip().startswith(heads)]
-    assert not indented, "put commands into a fenced block, where they are checked"
+def test_python_imports_exist(page: Path) -> None:
+    blocks = split_page(page.read_text())[1]
     assert not [name for block in blocks if block.language == "python" for name in missing_imports(block.text)]
 
 

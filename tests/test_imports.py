@@ -28,13 +28,14 @@ LEVELS = (
     ("mapreduce", "mapreduce.jobs"),
     ("mapreduce.shuffle",),
     ("mapreduce.normalize", "mapreduce.shard", "mapreduce.verify"),
-    ("mapreduce.cli",),
     ("train", "train.toolchain", "train.monitor"),
     ("train.checkpoints",),
     ("train.reader",),
     ("train.config",),
     ("train.parallel",),
     ("train.runs",),
+    ("train.report",),
+    ("mapreduce.cli",),
     ("train.tf_backend", "train.torch_backend"),
     ("train.strategies",),
     ("train.evaluation",),
@@ -59,9 +60,7 @@ THIRD_PARTY = {
 # of the extra "report": imported only while a report is made
 DRAWING = {
     "etl.report.render": {"jinja2"},
-    "etl.report.dataset.charts": {"matplotlib"},
     "etl.report.charts": {"matplotlib"},
-    "etl.report.run.curves": {"matplotlib"},
 }
 WITHOUT_TENSORFLOW = (
     "train.reader",
@@ -71,6 +70,7 @@ WITHOUT_TENSORFLOW = (
     "train.toolchain",
     "train.parallel",
     "train.runs",
+    "train.report",
     "train.evaluation",
     "train.loop",
 )
@@ -194,5 +194,5 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 
 @pytest.mark.integration
 def test_commands_start_without_what_only_a_report_needs() -> None:
-    probe = "import sys, mapreduce.cli; sys.exit(bool({'jinja2', 'matplotlib', 'etl.report'} & set(sys.modules)))"
+    probe = "import sys, mapreduce.cli; sys.exit(bool({'jinja2', 'matplotlib', 'train'} & set(sys.modules)))"
     succeeded(run("python", "-c", probe))

@@ -49,11 +49,11 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
     ids="-".join,
 )
 def test_every_way_gives_the_same_bytes(
-    way: tuple[str, str, str], hadoop_undisturbed: Cluster, hdfs: Place, few_digits: Path, expected: dict[str, str]
+    way: tuple[str, str, str], hadoop: Cluster, hdfs: Place, few_digits: Path, expected: dict[str, str]
 ) -> None:
     scheme, runner, driver = way
     root = hdfs / "digits" if scheme == "hdfs" else open_place(str(few_digits.parent / f"root-{runner}"))
-    variables = {**hadoop_undisturbed.environment(), DRIVER_VARIABLE: driver}
+    variables = {**hadoop.environment(), DRIVER_VARIABLE: driver}
     words = ("pipeline", few_digits, root, *OPTIONS, "-r", runner)
     finished = succeeded(run("ringslice", *words, timeout_s=JOB_TIMEOUT_S, variables=variables))
     assert "Exception" not in finished.stderr
@@ -65,9 +65,9 @@ def test_every_way_gives_the_same_bytes(
         assert set(lines) == {"in a YARN container" if runner == "hadoop" else "on the driver's machine"}
         if runner == "hadoop":
             assert len(facts["applications"]) == 1
-            require_succeeded(hadoop_undisturbed, facts["applications"])
+            require_succeeded(hadoop, facts["applications"])
     if scheme == "hdfs":
-        assert "Status: HEALTHY" in hdfs_command(hadoop_undisturbed, "fsck", hdfs.path).stdout
+        assert "Status: HEALTHY" in hdfs_command(hadoop, "fsck", hdfs.path).stdout
 
 
 def require_succeeded(cluster: Cluster, applications: list[str]) -> None:
@@ -76,9 +76,9 @@ def require_succeeded(cluster: Cluster, applications: list[str]) -> None:
 
 
 def test_a_job_runs_as_a_plain_script_in_a_queue_with_a_priority(
-    hadoop_undisturbed: Cluster, hdfs: Place, few_digits: Path
+    hadoop: Cluster, hdfs: Place, few_digits: Path
 ) -> None:
-    variables = hadoop_undisturbed.environment()
+    variables = hadoop.environment()
     root = hdfs / "digits"
     succeeded(run("ringslice", "ingest", few_digits, root, "--pack-size", "12KB", variables=variables))
     words = (root, "--size", "8", "--queue", "nightly", "--priority", "HIGH", "--json", "--task-memory", "768MB")
@@ -86,13 +86,13 @@ def test_a_job_runs_as_a_plain_script_in_a_queue_with_a_priority(
     finished = succeeded(run(script, "-r", "hadoop", *words, timeout_s=JOB_TIMEOUT_S, variables=variables))
     assert json.loads(finished.stdout)["good"] == len(list(few_digits.rglob("*.png")))
     application = (root / "normalized" / "run.json").read_json()["applications"][0]
-    (found,) = [each for each in hadoop_undisturbed.yarn_applications() if each["id"] == application]
+    (found,) = [each for each in hadoop.yarn_applications() if each["id"] == application]
     assert found["queue"].endswith("nightly")
     assert found["priority"] != 0
 
 
-def test_failures_of_yarn_are_one_line(hadoop_undisturbed: Cluster, hdfs: Place, few_digits: Path) -> None:
-    variables = hadoop_undisturbed.environment()
+def test_failures_of_yarn_are_one_line(hadoop: Cluster, hdfs: Place, few_digits: Path) -> None:
+    variables = hadoop.environment()
     root = hdfs / "digits"
     succeeded(run("ringslice", "ingest", few_digits, root, variables=variables))
     # a size at which a task takes long, so that YARN sees its memory before it is done

@@ -8,6 +8,11 @@ Their lines are prefixed by the rank, or by the role. When one fails, the others
 status. A worker that is killed beside parameter servers is started again.
 """
 
+if __name__ == "__main__":  # before packages of ours are imported
+    from ringslice_entry import prepare
+
+    prepare()
+
 import json
 import os
 import signal
@@ -19,12 +24,15 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import IO
+from pathlib import Path
+from typing import IO, NoReturn
 
 import click
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
+from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
 
 POLL_S = 0.1
@@ -32,6 +40,8 @@ STOP_TIMEOUT_S = 20.0
 FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
 NOTICE_S = 10.0  # for the chief, to report a lost server itself
 MAX_REPLACEMENTS = 10  # of each worker
+ERROR = b"ringslice: error: "  # how a line begins that says why a process ended
+INTERRUPTIONS = b"ringslice: interrupted", ERROR + b"interrupted"
 REPORTED = (UsageError.status, EnvironmentFailure.status)  # of a worker that would fail again
 
 Process = subprocess.Popen[bytes]
@@ -74,11 +84,13 @@ class Task:
             variables["HOROVOD_RANK"] = str(self.index + 1)  # a wrong option is reported by the chief, rank 0, alone
         return variables
 
-    def start(self) -> Process:
+    def start(self, endings: "Endings") -> Process:
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *self.words],
-                env=tied_environment(signal.SIGTERM, os.environ | self.variables),  # it ends with us, however we end
+                env=tied_environment(
+                    signal.SIGTERM, without_place(os.environ) | self.variables
+                ),  # it ends with us, however we end
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -86,16 +98,38 @@ class Task:
             )
         prefix = f"[{self.name.removeprefix('rank ')}] ".encode()
         for stream, out in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            threading.Thread(target=forward, args=(stream, out.buffer, prefix), name=FORWARD, daemon=True).start()
+            words = (stream, out.buffer, prefix, endings)
+            threading.Thread(target=forward, args=words, name=FORWARD, daemon=True).start()
         return process
 
 
-def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes) -> None:
+class Endings:
+    """Which lines on why processes ended are shown: each once, and no interruption once one has failed."""
+
+    def __init__(self) -> None:
+        self._shown: set[bytes] = set()
+        self._lock = threading.Lock()
+        self.has_failed = False
+
+    def is_shown(self, line: bytes) -> bool:
+        is_interruption = line.startswith(INTERRUPTIONS)
+        if not is_interruption and not line.startswith(ERROR):
+            return True
+        reason = INTERRUPTIONS[0] if is_interruption else line
+        with self._lock:
+            if reason in self._shown or (is_interruption and self.has_failed):
+                return False
+            self._shown.add(reason)
+        return True
+
+
+def forward(stream: IO[bytes], out: IO[bytes], prefix: bytes, endings: Endings) -> None:
     """Print the lines of a process; they end with it. If standard error is closed, they are dropped."""
     for line in stream:
         with suppress(OSError, ValueError):  # ValueError: closed
-            out.write(prefix + line)
-            out.flush()
+            if endings.is_shown(line):
+                out.write(prefix + line)
+                out.flush()
 
 
 def tasks_of(words: Sequence[str], **counts: int) -> list[Task]:
@@ -111,11 +145,15 @@ class Group:
 
     tasks: Sequence[Task]
     processes: list[Process] = field(default_factory=list)
+    endings: Endings = field(default_factory=Endings)
+
+    def start(self) -> None:
+        for each in self.tasks:
+            self.processes.append(each.start(self.endings))
 
     def run(self) -> int:
         """The status of the first process that fails, after the others are ended; 0 if none does."""
-        for each in self.tasks:
-            self.processes.append(each.start())
+        self.start()
         while True:
             statuses = [each.poll() for each in self.processes]
             failed = [number for number, status in enumerate(statuses) if status]
@@ -126,6 +164,7 @@ class Group:
             time.sleep(POLL_S)
 
     def _end(self, failed: int) -> int:
+        self.endings.has_failed = True
         status = self.processes[failed].returncode
         if status < 0:
             log(f"error: {self.tasks[failed].name} {ending(status)}; the others end, too")
@@ -141,8 +180,7 @@ class ServedGroup(Group):
 
     def run(self) -> int:
         """The status of the chief, or of what ended it; a worker that is killed is replaced."""
-        for each in self.tasks:
-            self.processes.append(each.start())
+        self.start()
         replacements = [MAX_REPLACEMENTS if each.role == WORKER else 0 for each in self.tasks]
         while True:
             statuses = [each.poll() for each in self.processes]
@@ -155,7 +193,7 @@ class ServedGroup(Group):
                 if status:
                     log(f"{self.tasks[number].name} {ending(status)}; it is replaced")
                     replacements[number] -= 1
-                    self.processes[number] = self.tasks[number].start()
+                    self.processes[number] = self.tasks[number].start(self.endings)
             time.sleep(POLL_S)
 
     def _end(self, failed: int) -> int:
@@ -186,14 +224,15 @@ _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "
 )
 @click.option("--servers", type=click.IntRange(1), metavar="P", help="Parameter servers to start. Default: 1.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(ranks: int | None, workers: int | None, servers: int | None, words: tuple[str, ...]) -> None:
+def command(ranks: int | None, workers: int | None, servers: int | None, words: tuple[str, ...]) -> int:
     """Start WORDS, a script with its options, in processes of this host.
 
     Example: train/launch.py -np 2 train/main.py --strategy multi-worker-mirrored --data data/flowers
     """
     if (ranks is None) == (workers is None) or (servers and not workers):
         raise click.UsageError("give -np N, or --workers W --servers P")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not Path(words[0]).is_file():
+        raise UsageError(f"WORDS: {words[0]} (no such file). Give a script with its options, as train/main.py")
     if workers is None:
         group = Group(tasks_of(words, **{WORKER: ranks or 0}))
     else:
@@ -204,12 +243,17 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the first one is enough
         group.stop(signal.SIGINT)
-        status = 130
+        status = INTERRUPTED
     for thread in threading.enumerate():
         if thread.name == FORWARD:
             thread.join(FORWARD_S)
-    sys.exit(status)
+    return status
+
+
+def main() -> NoReturn:
+    """Entry point; exits with the status of the process that failed first."""
+    end_process(run_reporting(lambda: invoke(command, "train/launch.py")))
 
 
 if __name__ == "__main__":
-    command()
+    main()

@@ -64,9 +64,9 @@ def require_strategy(strategy: str) -> None:
 
 def start(settings: Settings, monitor: Monitor) -> None:
     """Load the framework with this rank's thread budget in force, and run the loop on the ranks that were started."""
+    require_strategy(settings.strategy)
     if not settings.has_servers or require_servers(os.environ.get("TF_CONFIG", "")).role == CHIEF:
         monitor.start(settings.stall_timeout_s, is_elastic())
-    require_strategy(settings.strategy)
     with prepare_import(), require_framework(settings):
         run_strategy = import_strategy(settings, monitor)
     run_strategy()

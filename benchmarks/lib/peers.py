@@ -40,6 +40,9 @@ class PeerEnvironment:
 
 IMG2DATASET = PeerEnvironment("img2dataset", "img2dataset", ("img2dataset",))
 TENSORFLOW_IO = PeerEnvironment("tensorflow-io", "tfio", ("tensorflow-cpu", "tensorflow-io"))
+TORCH_PEERS = PeerEnvironment(
+    "torch-peers", "torch-peers", ("torch", "torchvision", "tfrecord", "pillow", "simplejpeg")
+)
 
 
 def check_fashion(option: str, folder: Path) -> None:

@@ -4,6 +4,7 @@ The message is defined in TensorFlow's ``tensorflow/core/example/{example,featur
 protobuf at run time, in a pool of its own, so that a process may hold TensorFlow's definition too.
 """
 
+import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from etl.errors import DataError
+from etl.images.config import FLOATS
 
 ENCODED = "image/encoded"
 FORMAT = "image/format"
@@ -90,21 +92,25 @@ def parse(data: bytes) -> ImageExample:
         raise DataError(f"not an example of an image: {error}") from None
 
 
-def read_features(data: bytes) -> dict[str, tuple[str, list[Any]]]:
-    """The features of any serialized ``tf.train.Example``: kind (bytes, float or int64) and values, sorted by name.
+def picture_of(example: ImageExample) -> tuple[bytes, str]:
+    """The image as a JPEG or PNG file, and which of them it is: as the example has it, raw pixels as a PNG.
 
-    Raises DataError for other bytes.
+    Floats are scaled from the smallest (black) to the largest (white). Raises ValueError if there are not as many
+    pixels as height, width and channels state.
     """
-    message = _Example()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise DataError(f"not an example: {error}") from None
-    found = {}
-    for name, feature in sorted(message.features.feature.items()):
-        kind = feature.WhichOneof("kind")
-        found[name] = (kind.removesuffix("_list"), list(getattr(feature, kind).value)) if kind else ("none", [])
-    return found
+    if example.format in ("JPEG", "PNG"):
+        return example.encoded, example.format
+    import numpy as np  # tasks that only write examples need neither
+    from PIL import Image
+
+    pixels = example.encoded
+    if dtype := FLOATS.get(example.format.lower()):
+        floats = np.frombuffer(pixels, f"<{dtype}").astype(np.float64)
+        least, most = floats.min(initial=np.inf), floats.max(initial=-np.inf)
+        pixels = np.rint((floats - least) * (255 / (most - least or 1))).astype(np.uint8).tobytes()
+    file = io.BytesIO()
+    Image.frombytes("L" if example.channels == 1 else "RGB", (example.width, example.height), pixels).save(file, "PNG")
+    return file.getvalue(), "PNG"
 
 
 def _build_message() -> Any:

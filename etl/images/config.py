@@ -1,4 +1,4 @@
-"""Configuration of the stage `normalize`, which its marker contains: what decides the bytes of images, and limits."""
+"""Configuration of the stage `normalize`, as in its marker: what determines the bytes of images, and limits."""
 
 import sys
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ FLOATS = {"float16": "f2", "float32": "f4"}
 FORMATS = (JPEG, PNG, RAW, *FLOATS)
 COLORS = ("rgb", "gray")
 SUBSAMPLINGS = (420, 444)
-LARGEST_FLOATS = {"float16": 65_504.0, "float32": (2 - 2**-23) * 2.0**127}  # IEEE 754, binary16 and binary32
+MAX_FLOATS = {"float16": 65_504.0, "float32": (2 - 2**-23) * 2.0**127}  # IEEE 754, binary16 and binary32
 WHITE = (255, 255, 255)
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 64 << 20, 1 << 50
 # as measured: of what Pillow decodes its 4 and our 3, and what resizing takes; WebP, AVIF and JPEG 2000 take 20
 _MEMORY_OF_A_PIXEL, _MIN_DEFAULT_MEMORY_BYTES = 8, 800_000_000
-# least and most of those with bounds of their own: what timers and limits of processes can take
+# minimum and maximum of those with other bounds: what timers and limits of processes accept
 _BOUNDS = {"seconds": (0.001, 86_400.0), "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES)}
 FLAGS = {
     "pixels": "--max-pixels",
@@ -38,7 +38,7 @@ class Limits:
     """Bounds for one source image.
 
     ``pixels`` and ``least_side`` are of its first frame, ``aspect`` is the longer side by the shorter. ``seconds`` of
-    processor time and ``memory_bytes``, what decoding allocates, are held by `etl.images.sandbox`.
+    processor time and ``memory_bytes``, what decoding allocates, are enforced by `etl.images.sandbox`.
     """
 
     pixels: int = 100_000_000
@@ -57,25 +57,25 @@ class Limits:
 
     @staticmethod
     def default_memory(pixels: int, size_bytes: int) -> int:
-        """Memory that suffices to decode most files of so many pixels and bytes."""
+        """Return the memory that suffices to decode most files of so many pixels and bytes."""
         enough = max(_MIN_DEFAULT_MEMORY_BYTES, _MEMORY_OF_A_PIXEL * pixels + size_bytes)
         return min(enough, MAX_MEMORY_BYTES)
 
     def refuse_less_than(self, known: Self) -> None:
-        """Raise UsageError where an image that ``known`` allows may be too much for these."""
+        """Raise UsageError if these limits may reject an image that ``known`` allows."""
         for name, flag in FLAGS.items():
             ours, theirs = getattr(self, name), getattr(known, name)
             if ours > theirs if name == "least_side" else ours < theirs:
                 raise UsageError(f"{flag} {ours} is stricter than the {theirs} that the images were normalised with")
 
     def check_bytes(self, size_bytes: int) -> Reject | None:
-        """Why a file of this size is not looked at."""
+        """Reject a file that is too large to be read."""
         if size_bytes > self.size_bytes:
             return Reject(Reason.TOO_MANY_BYTES, f"{size_bytes} bytes, at most {self.size_bytes} are allowed")
         return None
 
     def check(self, width: int, height: int, frames: int) -> Reject | None:
-        """Why an image with this header is not decoded."""
+        """Reject an image by its size and number of frames before it is decoded."""
         size, short, long = f"{width}x{height}", min(width, height), max(width, height)
         if width * height > self.pixels:
             return Reject(Reason.TOO_MANY_PIXELS, f"{size}, at most {self.pixels} pixels are allowed")
@@ -127,7 +127,7 @@ class NormalizeConfig:
             self._check_floats()
 
     def _check_floats(self) -> None:
-        largest = LARGEST_FLOATS[self.format]
+        largest = MAX_FLOATS[self.format]
         for subtract, divide_by in zip(*self.scaling, strict=True):
             if divide_by == 0 or not max(abs(subtract), abs(255 - subtract)) / abs(divide_by) <= largest:
                 raise UsageError(
@@ -146,11 +146,11 @@ class NormalizeConfig:
 
     @property
     def sizes_differ(self) -> bool:
-        """Whether images may come to sizes of their own."""
+        """True if images may have different sizes."""
         return self.fit not in (CROP, "exact", PAD) or (self.only_shrink and self.fit != PAD)
 
     def to_json(self) -> dict[str, Any]:
-        """As the marker has it: without a quality where there is no JPEG, and without numbers where no floats are."""
+        """Return it as in the marker: quality only for JPEG, numbers of scaling only for floats."""
         jpeg = {"quality": self.quality, "subsampling": self.subsampling} if self.format == JPEG else {}
         floats = {"subtract": self.scaling[0], "divide_by": self.scaling[1]} if self.format in FLOATS else {}
         return {
@@ -178,7 +178,7 @@ class NormalizeConfig:
 
     @classmethod
     def resolve(cls, values: Mapping[str, Any], pixels: Mapping[str, int] | None) -> Self:
-        """From option values, with the source's own ``pixels`` (height, width, channels) where it states them."""
+        """Make it from option values, and the source's own ``pixels`` (height, width, channels) if it states them."""
         own_size = (pixels["height"], pixels["width"]) if pixels else (DEFAULT_SIDE, DEFAULT_SIDE)
         own_color = "gray" if pixels and pixels["channels"] == 1 else "rgb"
         limits = Limits(

@@ -1,4 +1,4 @@
-"""From an image file to upright pixels in sRGB: libjpeg-turbo for JPEG, Pillow for the rest.
+"""Decode an image file to upright pixels in sRGB: JPEG by libjpeg-turbo, other formats by Pillow.
 
 Samples of 16 bits become their upper 8. The samples of a JPEG of four components are taken for the inverse of the ink,
 as Adobe's programs store it, whether Adobe's segment is there or not: so do Pillow, Chrome, Firefox and Safari.
@@ -28,13 +28,13 @@ TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
 _SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
-_GAP = "extraneous bytes before marker"  # it may be one between header segments, which takes nothing from the picture
-_BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture has not been looked at then
+_GAP = "extraneous bytes before marker"  # possibly between header segments, where it does not change the picture
+_BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture was not decoded then
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """``color`` is gray or rgb; what is transparent shows ``background``, of red, green and blue.
+    """``color`` is gray or rgb; ``background`` (red, green, blue) is shown where the image is transparent.
 
     A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``.
     """
@@ -55,18 +55,18 @@ class Decoded:
 
 
 def upright_size(header: Header) -> Size:
-    """The size that the picture has when it is looked at."""
+    """Return the size of the picture after it is turned upright."""
     stored = Size(header.height, header.width)
     return Size(*stored[::-1]) if header.orientation >= TURNED else stored
 
 
 def mirrored(orientation: int) -> tuple[bool, bool]:
-    """Whether the order of the upright picture's rows, and of its columns, is not the one that they are stored in."""
+    """True for rows, and for columns, whose order in the upright picture is the reverse of the stored one."""
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
 def decode(data: bytes, header: Header, options: DecodeOptions) -> Decoded | Reject:
-    """The first picture of an image file, whose header is ``header``."""
+    """Decode the first picture of an image file, whose header is ``header``."""
     try:
         if header.format == PNM and header.offset:
             pixels: Pixels | Reject = _plain_pixels(data, header, options)
@@ -84,7 +84,7 @@ def decode(data: bytes, header: Header, options: DecodeOptions) -> Decoded | Rej
 
 
 def _require_memory(header: Header) -> None:
-    """Raises MemoryError where a picture may have failed for want of memory, of which its decoder says nothing."""
+    """Raise MemoryError if there is not as much memory as a decoder needs that does not report a lack of it."""
     np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
 
 
@@ -121,9 +121,9 @@ def _decode_jpeg(data: bytes, header: Header, options: DecodeOptions) -> Pixels 
 
 
 def _least_decoded(header: Header, options: DecodeOptions) -> Size:
-    """The least size to decode, as stored; (0, 0), which is all of it, where libjpeg has no scale for less.
+    """Return the minimum size to decode, as stored; (0, 0) for the whole size if libjpeg has no smaller one.
 
-    It scales by eighths. To ask in vain takes a tenth of the time of decoding.
+    It scales by eighths. An attempt that changes nothing takes a tenth of the time of decoding.
     """
     least = Size(*options.least[::-1]) if header.orientation >= TURNED else options.least
     less = 8 * least.height <= 7 * header.height and 8 * least.width <= 7 * header.width
@@ -143,7 +143,7 @@ def _decode_by_pillow(data: bytes, header: Header, options: DecodeOptions) -> Pi
 
 
 def _finish(image: Image.Image, profile: bytes, options: DecodeOptions) -> Pixels:
-    """Without palette, profile and transparency, in the colours that are wanted; in bands, which take little memory."""
+    """Apply palette, profile and transparency, and convert to the colours of ``options``; by bands, to save memory."""
     pixels = np.empty((image.height, image.width, 1 if options.color == GRAY else 3), np.uint8)
     for top, band in bands(image):
         pixels[top : top + band.height] = _finish_band(band, profile, options)
@@ -170,7 +170,7 @@ def _finish_band(image: Image.Image, profile: bytes, options: DecodeOptions) -> 
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """The pixels, turned and mirrored as EXIF's orientation 1 to 8 asks (CIPA DC-008, 4.6.5.1.6)."""
+    """Turn and mirror the pixels by EXIF's orientation 1 to 8 (CIPA DC-008, 4.6.5.1.6)."""
     if orientation >= TURNED:
         pixels = pixels.transpose(1, 0, 2)
     rows, columns = mirrored(orientation)

@@ -1,4 +1,4 @@
-"""From normalised pixels to the bytes that an example keeps."""
+"""Encode normalised pixels for an example."""
 
 import functools
 import io
@@ -10,13 +10,13 @@ from PIL import Image
 
 from etl.images.config import FLOATS, JPEG, PNG, NormalizeConfig
 
-LARGEST_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
+MAX_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 
 Pixels = npt.NDArray[np.uint8]
 
 
 def encode(pixels: Pixels, config: NormalizeConfig) -> bytes:
-    """``pixels``, uint8 of shape (height, width, channels) and C-contiguous, in the format of ``config``.
+    """Encode ``pixels``, uint8 of shape (height, width, channels) and C-contiguous, in the format of ``config``.
 
     Floats are little-endian, of the same shape: (pixel - subtract) / divide_by, rounded once.
     """
@@ -41,7 +41,7 @@ def encode(pixels: Pixels, config: NormalizeConfig) -> bytes:
 
 @functools.lru_cache(1)
 def _float_table(format: str, subtract: tuple[float, ...], divide_by: tuple[float, ...]) -> npt.NDArray[np.floating]:
-    """The values of the 256 levels, of shape (channels, 256)."""
+    """Return the values of the 256 levels, of shape (channels, 256)."""
     levels = np.arange(256, dtype=np.float64)
     exact = (levels - np.array(subtract)[:, None]) / np.array(divide_by)[:, None]
     return exact.astype(np.dtype(FLOATS[format]).newbyteorder("<"))

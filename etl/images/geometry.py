@@ -1,4 +1,4 @@
-"""How an image comes to its size: pure arithmetic on sides in pixels, exact, in whole numbers and fractions."""
+"""Compute how an image is cut, resized and padded: exact arithmetic on sides in pixels. Pure."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 CROP, EXACT, PAD, SHORTER, LONGEST = FITS = ("crop", "exact", "pad", "shorter", "longest")
 EIGHTHS = 8  # libjpeg decodes at one of its sizes
-KNOWN_PLANS = 4096  # most images of a set have one of few sizes, and exact fractions take their time
+KNOWN_PLANS = 4096  # most images of a set have one of few sizes, and exact fractions are slow
 
 
 class Size(NamedTuple):
@@ -35,14 +35,14 @@ class Box(NamedTuple):
 
     @property
     def rounded(self) -> tuple[int, int, int, int]:
-        """The same to the whole pixel, of one each way at least."""
+        """Round to whole pixels, at least one each way."""
         top, left, bottom, right = map(_round, self)
         return top, left, max(bottom, top + 1), max(right, left + 1)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of an image of size ``source``.
+    """The steps from an image of size ``source`` to its result.
 
     The part ``box`` of it is resized to ``size``, and that is laid onto a canvas of size ``canvas`` at ``offset``
     (rows, columns); where nothing is padded the canvas is as large and the offset (0, 0). Only of a source that was
@@ -60,12 +60,12 @@ class Plan:
         return self.box == Box(0, 0, *self.source) and self.source == self.size == self.canvas
 
     def least_source(self, times: int) -> Size:
-        """The least size of the whole source at which the box still has ``times`` the pixels of its size each way."""
+        """Return the minimum size of the source at which the box has ``times`` the pixels of its result each way."""
         kept = self.box.sides
         return Size(*(-(-times * self.source[axis] * self.size[axis] // kept[axis]) for axis in (0, 1)))
 
     def of_reduced(self, source: Size, mirrored: tuple[bool, bool] = (False, False)) -> "Plan":
-        """The same, of the source decoded at some eighths of its size, where it has the size ``source``.
+        """Return the plan for the same image decoded at some eighths of its size, which is then ``source``.
 
         That is rounded up, so the picture ends within the last row and column; within the first one where the axis
         (rows, columns) has been ``mirrored``. A source of any other size is taken for the whole picture.
@@ -83,7 +83,7 @@ class Plan:
 
 @functools.lru_cache(KNOWN_PLANS)
 def make_plan(source: Size, target: Size, fit: str, only_shrink: bool = False) -> Plan:
-    """How an image of size ``source`` comes to ``target``, by ``fit``.
+    """Plan how an image of size ``source`` is brought to ``target``, by ``fit``.
 
     - crop: the largest part of the target's shape from the centre, to the whole pixel, becomes the target.
     - exact: all of it becomes the target, stretched where the shape differs.
@@ -125,5 +125,5 @@ def _centre(source: Size, kept: Size) -> Box:
 
 
 def _round(value: Fraction | int) -> int:
-    """To the nearest whole number, halves up."""
+    """Round to the nearest whole number, halves up."""
     return int((2 * value + 1) // 2)

@@ -1,4 +1,4 @@
-"""What an image file says of itself before a pixel is decoded; its type goes by content, never by a name."""
+"""Read the header of an image file: format, size, frames, orientation, colours. Names of files are not used."""
 
 import io
 import logging
@@ -31,7 +31,7 @@ _SIGNATURES = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
-# known by name only
+# formats that are not decoded, with their names
 _OTHER_SIGNATURES = {
     b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
@@ -44,7 +44,7 @@ _OTHER_SIGNATURES = {
     b"v/1\1": "OpenEXR",
     b"#?RADIANCE\n": "Radiance HDR",
 }
-# Truevision's TGA 2.0 has no signature: without or with colours, its type, sides that are not 0, bits of a pixel
+# Truevision's TGA 2.0 has no signature: the table of colours, the type, sides that are not 0, bits of a pixel
 _TGA = re.compile(
     rb".(?:\0[\x02\x03\x0a\x0b].{5}|\x01[\x01\x02\x09\x0a].{4}[\x0f\x10\x18\x20])"
     rb".{4}(?!\0\0)..(?!\0\0)..[\x08\x0f\x10\x18\x20]",
@@ -57,22 +57,22 @@ _OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
 }
 _IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
 _CODES = re.compile(rb"colrnclx(..)(..)", re.DOTALL)  # ISO/IEC 14496-12, section 12.1.5
-_MOST_META_BYTES = 1 << 16
-_MOST_AVIF_PIXELS, _MOST_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
+_MAX_META_BYTES = 1 << 16
+_MAX_AVIF_PIXELS, _MAX_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
-_MOST_BRANDS_BYTES = 1 << 10  # as many as no program writes
-_PNM_COMMENT = rb"#[^\r\n]*"  # ends a word, as for netpbm; for Pillow the word goes on behind the line
+_MAX_BRANDS_BYTES = 1 << 10  # more than programs write
+_PNM_COMMENT = rb"#[^\r\n]*"  # ends a word, as in netpbm; in Pillow the word continues in the next line
 _PNM_GAP = rb"(?:\s|" + _PNM_COMMENT + rb"[\r\n])+"
 _PNM = re.compile(rb"P[1-6]%b\d" % _PNM_GAP)
 _PNM_HEADER = re.compile(rb"P(?:[14](?:%b\d+){2}|[2356](?:%b\d+){3})(?:%b)?" % (_PNM_GAP, _PNM_GAP, _PNM_COMMENT))
-_MOST_PNM_BYTES = 1 << 16  # up to the width: for each byte the expression takes a hundred
+_MAX_PNM_BYTES = 1 << 16  # up to the width; matching takes about 100 bytes of memory for each
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
 _XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
-# in what decoders say
+# parts of the messages of decoders
 _NO_ROWS = "not enough image data"
 _TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", _NO_ROWS)
-# samples and compressions that they do not know, and more than we let them unpack
+# samples and compressions that they do not support, and more data than we let them decompress
 _UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
 _CLEARER = {
     "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
@@ -80,24 +80,24 @@ _CLEARER = {
     "unknown pixel mode": "samples of a layout that is not supported",
 }
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
-_MOST_COMPONENTS = 4  # of JPEG 2000, for Pillow
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object of Python's: another one on every run
+_MAX_COMPONENTS = 4  # of JPEG 2000, for Pillow
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object, which is another one in every run
 
-AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread a stack
-PngImagePlugin.MAX_TEXT_CHUNK = 1 << 24  # of profiles, too: the most that a JPEG's segments have room for
-logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what nobody listens to goes to standard error
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread would need a stack
+PngImagePlugin.MAX_TEXT_CHUNK = 1 << 24  # of profiles, too: the maximum size of a profile in a JPEG
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, its records go to standard error
 
 
 @dataclass(frozen=True)
 class Header:
     """``format`` is Pillow's name of it in lower case; ``width`` and ``height`` are of the first frame as stored.
 
-    ``orientation`` is EXIF's or an XMP packet's, 1 to 8: 1 where the stored pixels are upright. ``components`` are
-    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0; ``profile`` is an ICC profile, or made
-    of what the file says of its colours, and empty where Pillow tells it. ``bare`` says that a PNG carries nothing but
-    its picture, a JPEG nothing before it. ``offset`` is where a JPEG's first scan or the plain pixels of a PNM file
-    begin, else 0. ``is_plain`` says that to decode it takes time and memory by the number of its pixels, and that no
-    metadata is used: such are PNM files of plain pixels, sequential JPEGs without a profile, and bare PNGs of 8 bits.
+    ``orientation`` is that of EXIF or an XMP packet, 1 to 8; 1 if the stored pixels are upright. ``components`` are
+    those of a JPEG with a DCT, or of a PNG of 8 bits of gray or colour, else 0. ``profile`` is an ICC profile, or made
+    from what the file states about its colours, and empty if Pillow finds it. ``bare`` is True if a PNG contains its
+    picture only, or a JPEG nothing before its picture. ``offset`` is the place of a JPEG's first scan, or of the plain
+    pixels of a PNM file, else 0. ``is_plain`` is True if decoding takes time and memory in proportion to the number of
+    pixels, and uses no metadata: PNM files of plain pixels, sequential JPEGs without a profile, bare PNGs of 8 bits.
     """
 
     format: str
@@ -113,7 +113,7 @@ class Header:
 
 
 def read_header(data: bytes) -> Header | Reject:
-    """The header of an image file. A PNG's chunks are checked too, for what decodes it does not."""
+    """Read the header of an image file. The chunks of a PNG are checked, too, because its decoder does not."""
     if not data:
         return Reject(Reason.EMPTY, "0 bytes")
     found = sniff(data)
@@ -148,33 +148,33 @@ def read_header(data: bytes) -> Header | Reject:
 
 
 def is_maybe_plain(data: bytes) -> bool:
-    """Whether what `read_header` does with the file takes little, and may find that it is plain."""
+    """True if the file may be plain (`Header.is_plain`), and `read_header` is cheap and safe for it."""
     return data.startswith((jpeg.SIGNATURE, png.SIGNATURE)) or _PLAIN_PNM.match(data) is not None
 
 
 def sniff(data: bytes) -> str | None:
-    """The format that the first bytes are of."""
+    """Return the format that the first bytes belong to, or None."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return WEBP
     if _brands(data) & _AVIF_BRANDS:
         return AVIF
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return BMP
-    if _PNM.match(data, 0, _MOST_PNM_BYTES):
+    if _PNM.match(data, 0, _MAX_PNM_BYTES):
         return PNM
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
 def _brands(data: bytes) -> set[bytes]:
-    """The major and the compatible brands of a file of boxes (ISO/IEC 14496-12, section 4.3); empty for others."""
+    """Return the major and the compatible brands of a file of boxes (ISO/IEC 14496-12, section 4.3), or no brands."""
     if data[4:8] != b"ftyp":
         return set()
-    end = min(int.from_bytes(data[:4]), _MOST_BRANDS_BYTES)
+    end = min(int.from_bytes(data[:4]), _MAX_BRANDS_BYTES)
     return {data[start : start + 4] for start in (8, *range(16, end, 4))}
 
 
 def _name_of_unsupported(data: bytes) -> str:
-    """The name of a known format that is not decoded; empty for other files."""
+    """Return the name of a known format that is not decoded; empty for other files."""
     brands = _brands(data)
     by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
     by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
@@ -183,11 +183,11 @@ def _name_of_unsupported(data: bytes) -> str:
 
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
-    """The image, opened by the one plugin of Pillow that is asked for, and without Pillow's own limit of pixels.
+    """Open the image by Pillow's plugin for this format, without Pillow's own limit of pixels.
 
-    The plugin is called directly, because `Image.open` hides why it refuses a file. A PNG is opened without what is not
-    its picture, a BMP in a form that Pillow knows. Notes on odd metadata are not shown. Over a damaged file Pillow
-    raises whatever exception comes of it.
+    The plugin is called directly, because `Image.open` hides why it rejects a file. A PNG is opened without what is not
+    its picture, a BMP in a form that Pillow can read. Warnings about odd metadata are not shown. Pillow raises any kind
+    of exception for a damaged file.
     """
     most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
@@ -200,8 +200,8 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
 
 
 def _without_comments(data: bytes) -> bytes:
-    """A PNM file with no comments in its header."""
-    found = _PNM_HEADER.match(data, 0, _MOST_PNM_BYTES)
+    """Return a PNM file without the comments in its header."""
+    found = _PNM_HEADER.match(data, 0, _MAX_PNM_BYTES)
     return re.sub(_PNM_COMMENT, b"", found[0]) + data[found.end() :] if found and b"#" in found[0] else data
 
 
@@ -220,45 +220,45 @@ def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
 
 
 def reject_for(error: Exception, data: bytes, format: str) -> Reject:
-    """What a decoder's exception over a file means. Raises MemoryError of want of memory: for who has set a limit."""
+    """Make a reject of a decoder's exception. Raises MemoryError for one about memory, which is the caller's limit."""
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
     if format == BMP and _NO_ROWS in text and not is_truncated(data, format):
         return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
-    if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MOST_COMPONENTS:
+    if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MAX_COMPONENTS:
         return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
     clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
     if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
         clearer = f"compression {text} is not supported"
-    if format == TIFF and "string index" in text:  # of Pillow's names of planes
+    if format == TIFF and "string index" in text:  # in Pillow's table of names of planes
         clearer = "separate planes of a kind that is not supported"
     text = clearer or text
-    told = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
-    if told or is_truncated(data, format):
+    has_ended = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
+    if has_ended or is_truncated(data, format):
         return Reject(Reason.TRUNCATED, text)
     if format == AVIF and (size := _too_large_for_libavif(data)):
-        return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MOST_AVIF_PIXELS} pixels")
+        return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MAX_AVIF_PIXELS} pixels")
     return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)
 
 
 def _too_large_for_libavif(data: bytes) -> str:
-    """The size of a picture that it refuses without a reason; empty if there is none."""
-    for found in _IMAGE_SIZE.finditer(data, 0, _MOST_META_BYTES):
+    """Return the size of a picture that libavif rejects without a reason; empty if there is none."""
+    for found in _IMAGE_SIZE.finditer(data, 0, _MAX_META_BYTES):
         width, height = int.from_bytes(found[1]), int.from_bytes(found[2])
-        if width * height > _MOST_AVIF_PIXELS or max(width, height) > _MOST_AVIF_SIDE:
+        if width * height > _MAX_AVIF_PIXELS or max(width, height) > _MAX_AVIF_SIDE:
             return f"{width}x{height}"
     return ""
 
 
 def _profile(data: bytes, format: str) -> bytes | Reject:
-    """The profile of a file's colours where Pillow does not tell it; empty if there is none."""
+    """Return the profile of a file's colours if Pillow does not find it; empty if there is none."""
     if format == BMP:
         return bmp.embedded_profile(data)
     if format == JPEG_2000:
         return jpeg_2000.embedded_profile(data)
-    found = _CODES.search(data, 0, _MOST_META_BYTES) if format == AVIF else None
-    if not found or any(kind in data[:_MOST_META_BYTES] for kind in (b"colrprof", b"colrrICC")):
+    found = _CODES.search(data, 0, _MAX_META_BYTES) if format == AVIF else None
+    if not found or any(kind in data[:_MAX_META_BYTES] for kind in (b"colrprof", b"colrrICC")):
         return b""
     primaries, curve = map(int.from_bytes, found.groups())
     profile = icc.profile_of_codes(primaries, curve)
@@ -294,32 +294,32 @@ def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
     try:
         with opened(data, format) as image:
             orientation = 1 if format == PNG else _tiff_orientation(image) if format == TIFF else 0
-            orientation = orientation or _orientation(image.getexif) or 1  # of a PNG, that decodes the whole of it
+            orientation = orientation or _orientation(image.getexif) or 1  # for a PNG, getexif decodes the whole file
             return Header(format, *image.size, _count_frames(image), orientation)
     except Exception as error:
         return reject_for(error, data, format)
 
 
 def _tiff_orientation(image: ImageFile.ImageFile) -> int:
-    """That of the XMP packet if there is no tag; Pillow turns the picture as the tag says."""
+    """Return the orientation of the XMP packet if there is no tag, else 1: Pillow itself applies the tag."""
     xmp, tag = image.info.get("xmp"), getattr(image, "tag_v2", {}).get(ORIENTATION)
-    if isinstance(tag, bytes):  # of type BYTE; that Pillow does not obey
+    if isinstance(tag, bytes):  # of type BYTE, which Pillow does not apply
         return 0
     return _stored_orientation(b"", xmp) if tag is None and isinstance(xmp, bytes) else 1
 
 
 def _count_frames(image: ImageFile.ImageFile) -> int:
-    """Those that can be told: one where damage lies behind the first, which is the one that is taken."""
+    """Count the frames; 1 if the file is damaged behind the first, because only the first is used."""
     try:
         return getattr(image, "n_frames", 1)
     except MemoryError:
         raise
-    except Exception:  # whatever Pillow makes of it
+    except Exception:  # Pillow raises any kind
         return 1
 
 
 def _stored_orientation(exif: bytes, xmp: bytes) -> int:
-    """As EXIF says; if it does not, as an XMP packet says (XMP specification, part 2, section 3.2), or 1."""
+    """Return the orientation of EXIF, else of an XMP packet (XMP specification, part 2, section 3.2), else 1."""
     return (_orientation(partial(_load_exif, exif)) if exif else 0) or (
         int(found[1]) if (found := _XMP_ORIENTATION.search(xmp)) else 1
     )
@@ -332,7 +332,7 @@ def _load_exif(segment: bytes) -> Image.Exif:
 
 
 def _orientation(read: Callable[[], Image.Exif]) -> int:
-    """As EXIF says, or 0: a picture is worth more than what is said of it, and so is looked at with broken EXIF too."""
+    """Return the orientation of EXIF, or 0; damaged EXIF is ignored, because the picture may be right."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -340,6 +340,6 @@ def _orientation(read: Callable[[], Image.Exif]) -> int:
             value = value[0] if isinstance(value, bytes) and value else value  # written as a BYTE
     except MemoryError:
         raise
-    except Exception:  # whatever Pillow makes of it
+    except Exception:  # Pillow raises any kind
         return 0
     return int(value) if value is not None and value in range(1, 9) else 0

@@ -1,4 +1,4 @@
-"""Colour profiles (ICC.1) to sRGB, by LittleCMS; and profiles for files that state their colours in numbers."""
+"""Convert images to sRGB by their profiles (ICC.1) with LittleCMS; make profiles for colours stated as numbers."""
 
 import functools
 import io
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms
 
-UNSEEN_LEVELS = 2  # a profile that changes no colour by more is sRGB under another name
+UNSEEN_LEVELS = 2  # a profile that changes no colour by more is taken for sRGB
 KEPT_TRANSFORMS = 16
 _STEPS = range(0, 256, 51)
 _SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
@@ -34,7 +34,7 @@ _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0
 
 
 def to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """``image``, of mode L, RGB or CMYK, in sRGB: RGB, or as it is where the profile changes nothing that is seen.
+    """Convert ``image``, of mode L, RGB or CMYK, to sRGB; unchanged if the profile makes no visible difference.
 
     A profile that is broken, or of another colour space than the image, is ignored.
     """
@@ -54,12 +54,12 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
         return None if _changes_nothing(transform, mode) else transform
     except MemoryError:
         raise
-    except Exception:  # whatever LittleCMS and Pillow have against it
+    except Exception:  # LittleCMS and Pillow raise any kind for a bad profile
         return None
 
 
 def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
-    """Whether a grid of colours stays as it is."""
+    """True if a grid of colours is not visibly changed."""
     if mode == "CMYK":
         return False
     grid = np.stack(np.meshgrid(*[list(_STEPS)] * 3), axis=-1).reshape(1, -1, 3).astype(np.uint8)
@@ -69,14 +69,14 @@ def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
 
 
 def profile_of_codes(primaries: int, curve: int, is_gray: bool = False) -> bytes | None:
-    """The profile of colours that are given by codes of ITU-T H.273; None if they are not known, as those of HDR."""
+    """Make the profile for colours given by codes of ITU-T H.273; None for unknown ones, such as HDR."""
     if primaries not in _PRIMARIES or curve not in _CURVES:
         return None
     return make_profile(_CURVES[curve], _PRIMARIES[primaries], is_gray)
 
 
 def make_profile(exponent: float, primaries: Sequence[float] = (), is_gray: bool = False) -> bytes:
-    """A profile (ICC.1:2010) of a display; empty if the numbers make no colours.
+    """Make the profile (ICC.1:2010) of a display; empty if the numbers are not colours.
 
     ``exponent`` is that of the curve from samples to light, or `SRGB_CURVE`; ``primaries`` are x and y of white, red,
     green and blue, sRGB's if there are none.
@@ -94,7 +94,7 @@ def make_profile(exponent: float, primaries: Sequence[float] = (), is_gray: bool
 
 
 def _colorants(primaries: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The matrix from red, green and blue to XYZ of D50: SMPTE RP 177, adapted as ICC.1:2010, annex E."""
+    """Compute the matrix from red, green and blue to XYZ of D50: SMPTE RP 177, adapted as in ICC.1:2010, annex E."""
     with np.errstate(all="ignore"):
         white, *colors = np.column_stack([primaries, 1 - primaries.sum(axis=1)]) / primaries[:, 1:]
         matrix = np.transpose(colors)

@@ -1,4 +1,4 @@
-"""From an image file's bytes to normalised pixels and their encoded form. Pure: bytes in, bytes or a reason out."""
+"""Decode, resize and encode one image. Pure: the bytes of a file in, encoded pixels or a reason out."""
 
 import cv2
 import numpy as np
@@ -7,31 +7,31 @@ import numpy.typing as npt
 from etl.images.config import JPEG, NormalizeConfig
 from etl.images.containers.jpeg import is_last_scan
 from etl.images.decode import GRAY, DecodeOptions, decode, mirrored, upright_size
-from etl.images.encode import LARGEST_JPEG_SIDE, encode
+from etl.images.encode import MAX_JPEG_SIDE, encode
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
 from etl.images.resize import apply_plan
 from etl.images.result import Normalized, Reason, Reject
 
-SPARE = 2  # a JPEG is not decoded below so many times the size that it gets, each way
+SPARE = 2  # a JPEG is decoded to at least so many times its final size, each way
 
 
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:
     """Decode ``data`` by its content, bring it to the size and colour of ``config``, and encode it.
 
-    Time and memory are not limited here: see `etl.images.sandbox`. Raises MemoryError where there is not enough.
+    Time and memory are not limited here: see `etl.images.sandbox`. Raises MemoryError.
     """
     header = read_limited_header(data, config)
     return header if isinstance(header, Reject) else normalize_decoded(data, header, config)
 
 
 def read_limited_header(data: bytes, config: NormalizeConfig) -> Header | Reject:
-    """What the file says of itself, if it is not too large."""
+    """Read the header of a file, or reject one that is too large."""
     return config.limits.check_bytes(len(data)) or read_header(data)
 
 
 def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> Normalized | Reject:
-    """The second half of `normalize_image`: for a file of which `read_limited_header` has found this ``header``."""
+    """Decode, resize and encode a file whose ``header`` is that of `read_limited_header`."""
     if too_much := config.limits.check(header.width, header.height, header.frames):
         return too_much
     plan = make_plan(upright_size(header), Size(config.height, config.width), config.fit, config.only_shrink)
@@ -50,7 +50,7 @@ def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> N
 
 
 def channel_sums(pixels: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
-    """Exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels).
+    """Compute exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels).
 
     OpenCV adds whole numbers and returns them as float64, exact below 2**53; a square has at most 16 bits.
     """
@@ -66,13 +66,13 @@ def _check_canvas(canvas: Size, config: NormalizeConfig) -> Reject | None:
     text = f"would become {canvas.width}x{canvas.height}"
     if canvas.height * canvas.width > config.limits.pixels:
         return Reject(Reason.TOO_MANY_PIXELS, f"{text}, at most {config.limits.pixels} pixels are allowed")
-    if config.format == JPEG and max(canvas) > LARGEST_JPEG_SIDE:
-        return Reject(Reason.BAD_ASPECT, f"{text}, sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+    if config.format == JPEG and max(canvas) > MAX_JPEG_SIDE:
+        return Reject(Reason.BAD_ASPECT, f"{text}, sides of a JPEG have at most {MAX_JPEG_SIDE} pixels")
     return None
 
 
 def in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...]:
-    """The background as pixels have it; gray by ITU-R BT.601, as everywhere."""
+    """Convert the background to the channels of the pixels; gray by ITU-R BT.601."""
     if color != GRAY:
         return background
     red, green, blue = background
@@ -80,7 +80,7 @@ def in_channels(background: tuple[int, int, int], color: str) -> tuple[int, ...]
 
 
 def _passes(data: bytes, header: Header, plan: Plan, config: NormalizeConfig) -> bool:
-    """Whether the file is, byte for byte, what may be kept: it fits, and carries nothing but its picture."""
+    """True if the file may be kept byte for byte: it has the configured form, and contains its picture only."""
     return (
         config.pass_through
         and header.bare

@@ -1,6 +1,6 @@
-"""What Pillow leaves as a file stores it, made plain: deep samples, a transparent colour, what no frame covers.
+"""Decode images by Pillow to samples of 8 bits: deep samples, transparent colours, areas without a frame.
 
-Samples that Pillow would decode by assumption are rejected here.
+Samples that Pillow would decode by an assumption are rejected here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,24 +16,24 @@ from etl.images.header import BMP, GIF, JPEG_2000, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
 _WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
-_SHALLOW = {"L;2": 85, "L;4": 17}  # by what Pillow multiplies samples of 2 and 4 bits
+_SHALLOW = {"L;2": 85, "L;4": 17}  # the factors by which Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
 _DEEP_COLOR, _DEEP_GRAY_ALPHA = "RGB;16B", "LA;16B"
 # tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
 _SUBFILE, _OLD_SUBFILE, _PHOTOMETRIC, _PLANAR, _COLORS, _SUB_IFDS = 254, 255, 262, 284, 320, 330
 _STRIP_SIZES, _SUBSAMPLING = 279, 530
-_COMPRESSION, _WEBP, _CHANNELS, _MOST_PLANES = 259, 50001, 277, 4
+_COMPRESSION, _WEBP, _CHANNELS, _MAX_PLANES = 259, 50001, 277, 4
 _INK_SET, _SAMPLE_FORMAT, _DNG_VERSION = 332, 339, 50706
 _REDUCED, _OLD_REDUCED = 1, 2
 _WHITE_IS_ZERO, _YCBCR = 0, 6
 _SEPARATE, _CMYK, _UNSIGNED = 2, 1, 1
-_MISPLACED = ("LA", "La", "PA")  # of separate planes, Pillow takes the second for green
+_MISPLACED = ("LA", "La", "PA")  # in separate planes, where Pillow reads the second as green
 
 
 def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
-    """Decode ``image``, opened of ``data``: samples of 8 bits, or of 1, and alpha where something is transparent.
+    """Decode ``image``, opened from ``data``: samples of 8 bits, or of 1, with alpha if something is transparent.
 
-    Raises what Pillow and OpenCV raise of damage.
+    Raises the exceptions of Pillow and OpenCV for damaged files.
     """
     if format in _PREPARE and (reject := _PREPARE[format](image, data)):
         return reject
@@ -43,7 +43,7 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     image.load()
     if (corrected := _corrected(image, data, format)) is not None:
         return corrected
-    if raw_mode == _DEEP_GRAY_ALPHA:  # which Pillow makes RGBA of, and to that no gray profile applies
+    if raw_mode == _DEEP_GRAY_ALPHA:  # which Pillow converts to RGBA; a gray profile does not apply to that
         return image.convert("LA")
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
@@ -62,14 +62,14 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
 
 def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """A decoded image in bands of neighbouring rows, each with the number of its first row."""
+    """Split a decoded image into bands of neighbouring rows, each with the number of its first row."""
     rows = max(1, _BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
 def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | None:
-    """The image if it is of a kind that Pillow decodes a little differently from what the file means."""
+    """Return the corrected image if Pillow decodes files of its kind slightly wrong, else None."""
     if format == JPEG_2000:
         return jpeg_2000.scaled(image, data)
     if format == BMP and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
@@ -78,7 +78,7 @@ def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
 
 def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.Image:
-    """The upper 8 of 12 or 16 bits; Pillow does not invert those of a TIFF whose white is 0."""
+    """Take the upper 8 of 12 or 16 bits, inverted for a TIFF whose white is 0, which Pillow does not do."""
     inverted = format == TIFF and _is_white_zero(image)
     transparent = image.info.get("transparency")
     found = Image.new("LA" if isinstance(transparent, int) else "L", image.size)
@@ -98,7 +98,7 @@ def _as_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.I
 
 
 def _first_frame(tile: ImageFile._Tile | None, data: bytes, format: str) -> tuple[int, int, int, int] | None:
-    """Where a GIF's, or a WebP animation's, lies on its screen: left, top, right, bottom."""
+    """Return the box of the first frame of a GIF or a WebP animation: left, top, right, bottom; None for others."""
     if format == GIF and tile:
         return tile.extents
     chunks = webp.read_chunks(data) if format == WEBP else None
@@ -106,14 +106,14 @@ def _first_frame(tile: ImageFile._Tile | None, data: bytes, format: str) -> tupl
 
 
 def _covered(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """A frame on a screen that is clear where the frame does not reach, as browsers show it."""
+    """Put a frame on a screen that is transparent elsewhere, as in browsers."""
     screen = Image.new("RGBA", image.size)
     screen.paste(image.convert("RGBA").crop(box), box)
     return screen
 
 
 def _deep_alpha(data: bytes) -> Image.Image:
-    """The alpha of a PNG whose transparent colour has 16 bits a sample: of these Pillow keeps 8, OpenCV all."""
+    """Return the alpha of a PNG whose transparent colour has 16 bits per sample: Pillow keeps 8 of them, OpenCV all."""
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.shape[2:] != (4,):
         raise ValueError("the transparent colour cannot be read")
@@ -121,7 +121,7 @@ def _deep_alpha(data: bytes) -> Image.Image:
 
 
 def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
-    """Correct how Pillow would unpack an opened TIFF, or say why it cannot be decoded rightly."""
+    """Correct how Pillow decodes an opened TIFF, or reject one that it would decode wrong."""
     tags = _tags(image)
     if why := _camera_raw(image, data, tags) or _unknown_samples(image, tags):
         return Reject(Reason.UNSUPPORTED, why)
@@ -131,14 +131,14 @@ def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     if image.tile[0].codec_name == "raw" and (is_subsampled or tags.get(_PLANAR) == _SEPARATE):
         _read_by_libtiff(image)
     colors = tags.get(_COLORS, ())
-    if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff finds out, too
+    if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff assumes, too
         image.palette = ImagePalette.raw("RGB;L", bytes(colors))
-    image.info.pop("xmp", None)  # else Pillow turns the picture as that says, too
+    image.info.pop("xmp", None)  # otherwise Pillow applies its orientation, too
     return None
 
 
 def _read_by_libtiff(image: ImageFile.ImageFile) -> None:
-    """Pillow's own decoder takes separate planes for 8 bits a sample, and YCbCr for as many samples of each kind."""
+    """Use libtiff: Pillow's own decoder assumes 8 bits per sample in planes, and that YCbCr is not subsampled."""
     before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
     try:
         image._setup()  # type: ignore[attr-defined]
@@ -170,7 +170,7 @@ def _unknown_samples(image: ImageFile.ImageFile, tags: Mapping[int, Any]) -> str
         return "subsampled YCbCr in separate planes"
     if tags.get(_COMPRESSION) == _WEBP:
         return "compression webp"
-    if tags.get(_PLANAR) == _SEPARATE and tags.get(_CHANNELS, 1) > _MOST_PLANES:
+    if tags.get(_PLANAR) == _SEPARATE and tags.get(_CHANNELS, 1) > _MAX_PLANES:
         return f"{tags[_CHANNELS]} separate planes"
     if tags.get(_PLANAR) == _SEPARATE and image.mode in _MISPLACED:
         return f"samples of mode {image.mode} in separate planes"

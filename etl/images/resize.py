@@ -1,4 +1,4 @@
-"""The one resizer: every decoder's pixels come to their size here, antialiased, by OpenCV on one thread.
+"""Resize the pixels of every decoder, antialiased, by OpenCV on one thread.
 
 An axis that shrinks by a factor is resized bilinearly to the least multiple of its new length that is no shorter than
 the old one, and each output pixel is the mean of so many: no source pixel is passed over. It takes half the time of
@@ -23,14 +23,14 @@ from etl.images.geometry import Box, Plan, Side, Size
 
 Pixels = npt.NDArray[np.uint8]
 
-MOST_REMAPPED = 32_766  # pixels of a side, in OpenCV
+MAX_REMAPPED_SIDE = 32_766  # pixels of a side, in OpenCV
 STEPS = 32  # positions in a pixel, of OpenCV's fixed-point maps
 
 cv2.setNumThreads(1)  # a task has one core
 
 
 def apply_plan(pixels: Pixels, plan: Plan, background: tuple[int, ...]) -> Pixels:
-    """``pixels``, uint8 of shape (height, width, channels) and the size of the plan's source, as it says.
+    """Apply a plan to ``pixels``, uint8 of shape (height, width, channels) and the size of the plan's source.
 
     What is padded gets the ``background``, by channel. Returns a C-contiguous array; ``pixels`` itself where the plan
     changes nothing.
@@ -46,26 +46,26 @@ def apply_plan(pixels: Pixels, plan: Plan, background: tuple[int, ...]) -> Pixel
 
 
 def resize_part(pixels: Pixels, box: Box, size: Size) -> Pixels:
-    """The ``box`` of ``pixels``, as `resize` brings it to ``size``."""
+    """Resize the ``box`` of ``pixels`` to ``size``."""
     between = _between(box.sides, size)
-    if all(side.denominator == 1 for side in box) or max(*between, *pixels.shape) > MOST_REMAPPED:
+    if all(side.denominator == 1 for side in box) or max(*between, *pixels.shape) > MAX_REMAPPED_SIDE:
         top, left, bottom, right = box.rounded
         return resize(pixels[top:bottom, left:right], size)
     rows, columns = (_positions(box[axis], box.sides[axis], between[axis]) for axis in (0, 1))
     whole = np.empty((*between, 2), np.int16)
     whole[..., 0], whole[..., 1] = columns // STEPS, (rows // STEPS)[:, None]
     fractions = ((rows % STEPS * STEPS)[:, None] + columns % STEPS).astype(np.uint16)
-    with _telling_of_memory():
+    with _raise_memory_errors():
         remapped: Any = cv2.remap(pixels, whole, fractions, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return resize(remapped.reshape(*between, pixels.shape[2]), size)
 
 
 def resize(pixels: Pixels, size: Size) -> Pixels:
-    """``pixels``, uint8 of shape (height, width, channels), at ``size``. Raises MemoryError where it is too little."""
+    """Resize ``pixels``, uint8 of shape (height, width, channels), to ``size``. Raises MemoryError."""
     height, width, channels = pixels.shape
     between = _between((height, width), size)
     resized: Any = pixels
-    with _telling_of_memory():
+    with _raise_memory_errors():
         if between != (height, width):
             resized = cv2.resize(resized, between[::-1], interpolation=cv2.INTER_LINEAR)
         if between != size:
@@ -74,12 +74,12 @@ def resize(pixels: Pixels, size: Size) -> Pixels:
 
 
 def _between(sides: tuple[Side, Side], size: Size) -> Size:
-    """The least multiple of ``size``, each way, that is no shorter than ``sides``; the size itself where it grows."""
+    """Return the least multiple of ``size``, each way, that is not shorter than ``sides``."""
     return Size(*(new * -(-old // new) for old, new in zip(sides, size, strict=True)))
 
 
 def _positions(start: Side, length: Side, count: int) -> npt.NDArray[np.int64]:
-    """The centres of so many equal pieces of an axis, in 32nds of a pixel from the first pixel's centre, rounded."""
+    """Return the centres of ``count`` equal pieces of an axis, in 32nds of a pixel from the first pixel's centre."""
     step = Fraction(length, count) * STEPS
     first = step / 2 + (start - Fraction(1, 2)) * STEPS + Fraction(1, 2)
     unit = math.lcm(step.denominator, first.denominator)
@@ -87,7 +87,7 @@ def _positions(start: Side, length: Side, count: int) -> npt.NDArray[np.int64]:
 
 
 @contextmanager
-def _telling_of_memory() -> Iterator[None]:
+def _raise_memory_errors() -> Iterator[None]:
     try:
         yield
     except cv2.error as error:

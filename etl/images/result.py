@@ -10,7 +10,7 @@ from etl.errors import printable
 class Normalized:
     """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel.
 
-    ``height`` and ``width`` are its own, the source's sides those that its file states.
+    ``height`` and ``width`` are its own, those of the source are what its file states, in pixels.
     """
 
     encoded: bytes
@@ -23,7 +23,7 @@ class Normalized:
     source_height: int
 
 
-LONGEST_DETAIL = 200
+MAX_DETAIL_CHARS = 200
 
 
 class Reason(enum.StrEnum):
@@ -46,10 +46,10 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Reject:
-    """An image that cannot be used, and why; ``detail`` is a printable line of `LONGEST_DETAIL` characters at most."""
+    """An image that cannot be used, and why; ``detail`` is a printable line of up to `MAX_DETAIL_CHARS` characters."""
 
     reason: Reason
     detail: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "detail", printable(" ".join(self.detail.split()))[:LONGEST_DETAIL])
+        object.__setattr__(self, "detail", printable(" ".join(self.detail.split()))[:MAX_DETAIL_CHARS])

@@ -1,33 +1,33 @@
 """Decode images in a child process, so that one that hangs, crashes or takes too much memory becomes a reject.
 
 Plain files (`Header.is_plain`, such as the usual JPEG) of up to `MAX_PIXELS_HERE` are decoded in this process: their
-cost goes by the number of their pixels, their decoder is libjpeg-turbo, zlib or none, and a child process would add 10
-to 20 percent. All others go to the worker: progressive and CMYK JPEGs, colour profiles, palettes, transparency,
-animations, every other format.
+cost is proportional to the number of their pixels, their decoder is libjpeg-turbo, zlib or none, and a child process
+would add 10 to 20 percent. All others go to the worker: progressive and CMYK JPEGs, colour profiles, palettes,
+transparency, animations, every other format.
 
-Bytes travel over pipes, each message after its length; nothing is unpickled. The worker is started at the first image
-that needs it, and again after it has ended.
+Messages are bytes over a socket; nothing is unpickled. The worker is started at the first image that needs it, and
+again after it has ended.
 
-The limit of time is one of processor time, so that a busy machine rejects no image; a worker that takes `PATIENCE`
-times as long by the clock hangs, and is killed. The limit of memory is what the worker may allocate (RLIMIT_DATA, of
-Linux) beyond what it has when it is ready. The worker does not outlive its owner, however that ends.
+The time limit is one of processor time, so that a busy machine rejects no image; a worker that takes `PATIENCE` times
+as long by the clock hangs, and is killed. The memory limit is what the worker may allocate (RLIMIT_DATA, of Linux)
+beyond what it has when it is ready. The worker does not outlive its owner, however that ends.
 """
 
 import errno
-import fcntl
 import json
 import os
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from etl.errors import EnvironmentFailure
 from etl.images.config import NormalizeConfig
@@ -37,55 +37,51 @@ from etl.processes import block_interrupts, tie_to_parent, tied_environment
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 PATIENCE = 6
-PIPE_BYTES = 1 << 20
 MAX_PIXELS_HERE = 25_000_000
-# BLAS keeps memory for each of its threads, and there is no use for them
+# BLAS keeps memory for each of its threads, which are not used
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
-_LENGTH = struct.Struct("<Q")
 
 
 class DecodeWorker:
-    """Normalises images as ``config`` says, in a process of its own; a context manager."""
+    """Normalise images as in ``config``, in a process of its own; a context manager."""
 
     def __init__(self, config: NormalizeConfig) -> None:
         self.config = config
-        self._process: subprocess.Popen[bytes] | None = None
+        self._started: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop(kill=True)  # what it may still do is for nobody
+        self._stop(kill=True)  # nobody waits for what it may still be doing
 
     def normalize(self, data: bytes) -> Normalized | Reject:
-        """What `normalize_image` returns, or a reject for what it did to the worker.
+        """Return what `normalize_image` returns, or a reject if the image made the worker fail.
 
         Raises EnvironmentFailure if the worker cannot be started, or is ended by somebody else.
         """
-        # here, for most processes that import this module decode nothing
+        # imported here, because most processes that import this module decode nothing
         from etl.images.header import Header, is_maybe_plain
         from etl.images.normalize import normalize_decoded, read_limited_header
 
         header = read_limited_header(data, self.config) if is_maybe_plain(data) else None
         if isinstance(header, Header) and header.is_plain and header.width * header.height <= MAX_PIXELS_HERE:
             return normalize_decoded(data, header, self.config)
-        answer = self._ask(data) or self._ask(data)  # it may have been ended by what is no fault of the image
+        answer = self._ask(data) or self._ask(data)  # once more, because it may have been ended by somebody else
         if answer is None:
             raise EnvironmentFailure("the process that decodes images was ended twice; is there enough memory?")
         return answer
 
     def _ask(self, data: bytes) -> Normalized | Reject | None:
-        """None where the worker was ended by somebody else."""
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        """None if the worker was ended by somebody else."""
+        process, connection = self._started or self._start()
         patience_s = PATIENCE * self.config.limits.seconds
         with _kill_after(process, patience_s) as is_late:
             try:
-                _send(process.stdin, data)
-                facts, encoded = json.loads(_receive(process.stdout)), _receive(process.stdout)
-            except (BrokenPipeError, EOFError):
+                connection.send_bytes(data)
+                facts, encoded = json.loads(connection.recv_bytes()), connection.recv_bytes()
+            except (ConnectionError, EOFError):
                 status = self._stop()
                 return (
                     Reject(Reason.TOO_SLOW, f"no answer in {patience_s:g} s")
@@ -106,41 +102,37 @@ class DecodeWorker:
             return Reject(Reason.CRASHED, signal.Signals(-status).name)
         return None
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-P", "-m", "etl.images.sandbox", json.dumps(self.config.to_json())]
-        with block_interrupts():
-            process = self._process = subprocess.Popen(
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        connection, other_end = Pipe()
+        config = json.dumps(self.config.to_json())
+        words = [sys.executable, "-P", "-m", "etl.images.sandbox", config, str(other_end.fileno())]
+        with block_interrupts(), other_end:
+            process = subprocess.Popen(
                 words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[other_end.fileno()],
                 env=tied_environment(signal.SIGKILL, os.environ | _ENVIRONMENT),
             )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError, AttributeError):  # not allowed, or not Linux: it is slower then
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            self._started = process, connection
         try:
             with _kill_after(process, START_TIMEOUT_S):
-                _receive(process.stdout)
-        except EOFError:
+                connection.recv_bytes()
+        except (ConnectionError, EOFError):
             status = self._stop()
             raise EnvironmentFailure(f"the process that decodes images cannot start (status {status})") from None
-        return process
+        return self._started
 
     def _stop(self, kill: bool = False) -> int:
         """End the worker, if there is one; returns its exit status."""
-        process, self._process = self._process, None
-        if process is None:
+        if self._started is None:
             return 0
+        (process, connection), self._started = self._started, None
         if kill:
             process.kill()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # of what was not sent
-                pipe.close()
+        connection.close()
         try:
-            return process.wait(STOP_TIMEOUT_S)  # it ends as soon as its input does
+            return process.wait(STOP_TIMEOUT_S)  # it ends as soon as its connection does
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
@@ -148,7 +140,7 @@ class DecodeWorker:
 
 @contextmanager
 def _kill_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[threading.Event]:
-    """Kill the process if the block takes longer: its pipes end then, and the event is set."""
+    """Kill the process if the block takes longer: its connection ends then, and the event is set."""
     is_late = threading.Event()
 
     def kill() -> None:
@@ -164,37 +156,18 @@ def _kill_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[
         timer.cancel()
 
 
-def _send(pipe: IO[bytes], *messages: bytes) -> None:
-    for message in messages:
-        pipe.write(_LENGTH.pack(len(message)))
-        pipe.write(message)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> bytes:
-    """The next message. Raises EOFError if the other side has ended."""
-    return _read(pipe, _LENGTH.unpack(_read(pipe, _LENGTH.size))[0])
-
-
-def _read(pipe: IO[bytes], size: int) -> bytes:
-    data = pipe.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
-def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """In the worker: answer each image with facts (JSON) and its encoded form, until ``requests`` ends.
+def serve(config: NormalizeConfig, connection: Connection) -> None:
+    """In the worker: answer each image with facts (JSON) and its encoded form, until the connection ends.
 
     What is kept byte for byte is not sent back.
     """
     from etl.images.normalize import normalize_image
 
     _limit_memory(config.limits.memory_bytes)
-    _send(answers, b"ready")
-    with suppress(EOFError, BrokenPipeError):
+    connection.send_bytes(b"ready")
+    with suppress(EOFError, ConnectionError):
         while True:
-            data = _receive(requests)
+            data = connection.recv_bytes()
             signal.setitimer(signal.ITIMER_PROF, config.limits.seconds)  # SIGPROF ends this process
             try:
                 result = normalize_image(data, config)
@@ -203,7 +176,8 @@ def serve(config: NormalizeConfig, requests: IO[bytes], answers: IO[bytes]) -> N
             signal.setitimer(signal.ITIMER_PROF, 0)
             facts = dict(vars(result)) if isinstance(result, Normalized) else asdict(result)
             encoded = facts.pop("encoded", b"")
-            _send(answers, json.dumps(facts).encode(), b"" if encoded is data else encoded)
+            connection.send_bytes(json.dumps(facts).encode())
+            connection.send_bytes(b"" if encoded is data else encoded)
 
 
 def _out_of_memory(config: NormalizeConfig) -> Reject:
@@ -219,18 +193,15 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def main() -> None:
-    """Serve the process that has our pipes; signals for the whole group are for it to deal with."""
+    """Serve the process at the other end of a socket; signals for the whole group are handled by that."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     tie_to_parent()
-    answers = os.fdopen(os.dup(1), "wb")
     sys.stderr = os.fdopen(os.dup(2), "w")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(silence, stream)  # what libtiff and others say is in the reject; a traceback of ours is still seen
+    os.dup2(1, 2)  # what libtiff and others print is in the reject; a traceback of ours is still seen
     try:
-        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), os.fdopen(0, "rb"), answers)
-    except MemoryError:  # to take an image in, or to send one back
+        serve(NormalizeConfig.from_json(json.loads(sys.argv[1])), Connection(int(sys.argv[2])))
+    except MemoryError:  # to receive an image, or to send one back
         os._exit(errno.ENOMEM)
 
 

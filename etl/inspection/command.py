@@ -9,17 +9,14 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
-from etl.formats.example import parse, read_features
-from etl.formats.preview import picture_of
-from etl.inspection.provenance import trace
+from etl.formats.example import parse, picture_of
 from etl.inspection.record_file import RecordFile, open_record_file
+from etl.normalized.parts import pack_of, records_place, rows_place
+from etl.raw.packs import list_place, pack_place
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 
 FIRST_EXAMPLES = 5
-MAX_VALUES = 8
-MAX_CHARACTERS = 120
-MAX_HEX_BYTES = 12
 
 Facts = dict[str, Any]
 
@@ -47,19 +44,17 @@ def inspect_slice(uri: str, index: int | None, key: str | None, save: tuple[str 
 
 def inspect_file(file: RecordFile) -> Facts:
     """A slice or part by the marker and its rows: file, sizes, examples by class, and the first examples."""
-    classes = file.marker["classes"]
     counts = Counter(file.rows(["label"])["label"].to_pylist())
     first = file.rows(["key", "label", "offset", "size"], 0, min(FIRST_EXAMPLES, file.records)).to_pylist()
     return {
         file.kind: file.name,
         "file": file.place.uri,
-        **({"split": file.split} if file.split else {}),
         **{name: file.entry[name] for name in ("group", "worker") if name in file.entry},
         "examples": file.records,
         "bytes": file.entry["bytes"],
         "sha256": file.entry["sha256"],
-        "classes": {classes[label]: counts[label] for label in sorted(counts)},
-        "first": [row | {"class": classes[row["label"]]} for row in first],
+        "classes": {file.classes[label]: counts[label] for label in sorted(counts)},
+        "first": [row | {"class": file.classes[row["label"]]} for row in first],
     }
 
 
@@ -68,23 +63,21 @@ def inspect_example(file: RecordFile, number: int) -> Facts:
 
     Raises UsageError if ``number`` is out of range, DataError if record and tables do not agree.
     """
-    record = file.read(number)
-    row = file.rows(None, number, number + 1).to_pylist()[0]
+    row, record = file.read(number)
     example = parse(record.data)
     if (example.key, example.label, record.crc32c) != (row["key"], row["label"], row["crc32c"]):
         raise DataError(
             f"{file.place}: example {number} is {example.key}, not the {row['key']} of {file.rows_file.name};"
             f" {file.remedy}"
         )
-    position = {"offset": record.offset, "size": record.size, "crc32c": f"{record.crc32c:08x}"}
     facts: Facts = {
         file.kind: file.name,
         "file": file.place.uri,
         "index": number,
         "examples": file.records,
-        "key": example.key,
-        "features": {name: _feature(kind, values) for name, (kind, values) in read_features(record.data).items()},
-        "position": position if file.kind == "part" else position | {"block": _block(file, number)},
+        **vars(example),
+        "encoded": {"bytes": len(example.encoded)},
+        "position": {"offset": record.offset, "size": record.size, "crc32c": f"{record.crc32c:08x}"},
     }
     if file.root is None:
         return facts | {"origin": {"unknown": "these slices lie outside of their dataset"}}
@@ -92,24 +85,43 @@ def inspect_example(file: RecordFile, number: int) -> Facts:
     return facts | {"origin": trace(file.root, part, example.key, row["sha256"])}
 
 
-def _feature(kind: str, values: list[Any]) -> Facts:
-    """A feature in short: its type, the number of values, and those if they are few and short."""
-    facts: Facts = {"type": kind, "length": len(values)}
-    if kind != "bytes":
-        return facts | {"values": values[:MAX_VALUES]}
-    facts["bytes"] = sum(map(len, values))
-    texts = [value.decode(errors="replace") for value in values[:MAX_VALUES]]
-    if all(text.isprintable() and "\ufffd" not in text and len(text) <= MAX_CHARACTERS for text in texts):
-        return facts | {"values": texts}
-    return facts | {"begins": values[0][:MAX_HEX_BYTES].hex()}
+def trace(root: Place, part: str, key: str, sha256: bytes) -> Facts:
+    """Where the image ``key`` with this SHA-256 is: its record in the part, its row there, its bytes in the pack.
+
+    The reason why something is missing is ``unknown``.
+    """
+    normalized, raw, found = root / "normalized", root / "raw", Facts()
+    try:
+        number, row, facts = _find_row(rows_place(normalized, part), key, sha256)
+        place = records_place(normalized, part)
+        found["part"] = {"file": place.uri, "record": number, "offset": row["offset"], "size": row["size"]}
+        source = {name: row[f"source_{name}"] for name in ("format", "width", "height")}
+        columns = dict(row["columns"] or ())
+        found["image"] = {"sha256": sha256.hex(), **source, "split": row["split"], "columns": columns}
+        pack, file = pack_of(facts), facts.get("file")
+        _, image, facts = _find_row(list_place(raw, pack), key, sha256)
+        where = (
+            {"column": facts["column"], "row": image["offset"]} if "column" in facts else {"offset": image["offset"]}
+        )
+        found["pack"] = {"file": pack_place(raw, pack, file).uri, **where, "size": image["size"]}
+    except DataError as error:
+        found["unknown"] = str(error)
+    return found
 
 
-def _block(file: RecordFile, number: int) -> Facts:
-    table = file.stage.folder / file.marker["tables"]["blocks"]["file"]
-    blocks = parquet_tables.read_range(table, file.first_block, file.first_block + file.entry["blocks"])
-    block = pc.sum(pc.less_equal(blocks["first"], number)).as_py() - 1
-    row = blocks.slice(block, 1).to_pylist()[0]
-    return {"number": block, "of": len(blocks), **{name: row[name] for name in ("first", "records", "offset", "size")}}
+def _find_row(place: Place, key: str, sha256: bytes) -> tuple[int, Facts, Facts]:
+    """Number and content of the row of ``key``, and the facts of its table. Raises DataError if there is none."""
+    try:
+        rows, facts = parquet_tables.read_with_facts(place)
+    except FileNotFoundError:
+        raise DataError(f"{place} is not there any more") from None
+    number = pc.index(rows["key"], key).as_py()
+    if number < 0:
+        raise DataError(f"{place} has no row of {key}")
+    row: Facts = rows.slice(number, 1).to_pylist()[0]
+    if row["sha256"] != sha256:
+        raise DataError(f"{place} has another image called {key}")
+    return number, row, facts
 
 
 def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Facts:
@@ -121,7 +133,7 @@ def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Fac
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with --save")
     if target.exists() and (not force or target.info().type.name == "Directory"):
         raise UsageError(f"{target} is there already; give another name, or --force to replace a file")
-    data, kind = picture_of(parse(file.read(number).data))
+    data, kind = picture_of(parse(file.read(number)[1].data))
     write = replace_bytes if force else publish_bytes
     write(target, target.parent, data)
     return {"file": target.uri, "format": kind, "bytes": len(data)}

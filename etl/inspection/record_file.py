@@ -1,6 +1,6 @@
 """One file of records of a finished stage, a slice or a part, found by its path, with its entry in the marker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.formats.records import Record, open_record
 from etl.normalized.parts import records_place, rows_place
-from etl.slices.manifest import located_slices, read_manifest
+from etl.slices.manifest import located_slices, read_manifest, table_file
 from etl.stages.layout import normalized_stage, slices_stage_in
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
@@ -22,23 +22,20 @@ MAX_LEVELS = 4  # of folders between a slice and its manifest, that folder count
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFile:
-    """A slice or a part, and its ``entry`` in the marker of ``stage``; ``root`` is that of the dataset, if known.
+    """A slice or a part: its file, its ``entry`` in the marker, and its rows, from ``first_row`` of ``rows_file`` on.
 
-    ``first_row`` is the first of its rows in ``rows_file``, ``first_block`` that of its blocks in the table of blocks.
+    ``root`` is that of the dataset, None if slices lie outside of one; ``remedy`` is what to do if the file is damaged.
     """
 
     kind: str
     name: str
     place: Place
-    stage: Stage
-    marker: Mapping[str, Any]
     entry: Mapping[str, Any]
+    classes: Sequence[str]
     rows_file: Place
-    root: Place | None = None
-    split: str | None = None
     first_row: int = 0
-    first_block: int = 0
-    remedy: str = ""
+    root: Place | None
+    remedy: str
 
     @property
     def records(self) -> int:
@@ -57,8 +54,8 @@ class RecordFile:
             raise UsageError(f"{self.kind} {self.name} has no example with the key {key!r}{table}")
         return int(found)
 
-    def read(self, number: int) -> Record:
-        """One record, and nothing else of the file.
+    def read(self, number: int) -> tuple[dict[str, Any], Record]:
+        """The row and the record of an example; nothing else of the file is read.
 
         Raises UsageError for a number that is out of range, DataError if the record is damaged.
         """
@@ -67,12 +64,12 @@ class RecordFile:
                 f"--index {number} is out of range: {self.kind} {self.name} has {self.records} examples,"
                 f" 0 to {self.records - 1}"
             )
-        row = self.rows(["offset", "size"], number, number + 1).to_pylist()[0]
+        row: dict[str, Any] = self.rows(None, number, number + 1).to_pylist()[0]
         offset, size = row["offset"], row["size"]
         with self.place.open_input() as source:
             framed = source.read_at(size, offset) if offset + size <= source.size() else b""
         try:
-            return open_record(framed, offset, str(self.place))
+            return row, open_record(framed, offset, str(self.place))
         except DataError as error:
             raise DataError(f"{error} (example {number}); {self.remedy}") from None
 
@@ -83,70 +80,61 @@ def open_record_file(uri: str) -> RecordFile:
     Raises UsageError if no finished stage has it, DataError if one has and the file is missing.
     """
     place = open_place(uri.rstrip("/"))
-    bare = next((place.name.removesuffix(ending) for ending in ENDINGS if place.name.endswith(ending)), place.name)
-    parent = place.parent
-    found = _part(parent, bare) if parent.name == "parts" else _slice(parent, bare)
-    if found is None:
-        raise UsageError(
-            f"{place} is not a slice: there is no manifest.json above it;"
-            " give something like ROOT/slices/default/train/train-00000-of-00008"
-        )
+    name = next((place.name.removesuffix(ending) for ending in ENDINGS if place.name.endswith(ending)), place.name)
+    normalized = normalized_stage(place.parent.parent.parent)
+    is_part = place.parent == normalized.folder / "parts" and normalized.marker.exists()
+    found = _part(normalized, name) if is_part else _slice(place, name)
     if not found.place.exists():
         raise DataError(f"{found.place} is missing; {found.remedy}")
     return found
 
 
-def _part(parts: Place, name: str) -> RecordFile | None:
-    root = parts.parent.parent
-    stage = normalized_stage(root)
-    if parts.parent.name != "normalized" or not stage.marker.exists():
-        return None
-    marker = stage.read_marker()
-    markers = [marker, *(kept.marker for kept in stage.earlier_generations())]
-    entry = next((part for each in markers for part in each["parts"] if part["part"] == name), None)
+def _part(normalized: Stage, name: str) -> RecordFile:
+    current = normalized.read_marker()
+    markers = [current, *(earlier.marker for earlier in normalized.earlier_generations())]
+    entry = next((part for marker in markers for part in marker["parts"] if part["part"] == name), None)
     if entry is None:
-        raise UsageError(f"{stage.marker} has no part {name}")
+        raise UsageError(f"{normalized.marker} has no part {name}")
     return RecordFile(
         kind="part",
         name=name,
-        place=records_place(stage.folder, name),
-        stage=stage,
-        marker=marker,
+        place=records_place(normalized.folder, name),
         entry=entry,
-        rows_file=rows_place(stage.folder, name),
-        root=root,
+        classes=current["classes"],
+        rows_file=rows_place(normalized.folder, name),
+        root=normalized.folder.parent,
         remedy="run: ringslice normalize --overwrite",
     )
 
 
-def _slice(folder: Place, name: str) -> RecordFile | None:
+def _slice(place: Place, name: str) -> RecordFile:
+    folder = place.parent
     for _ in range(MAX_LEVELS):
         stage = slices_stage_in(folder)
         if stage.marker.exists():
             return _slice_of(stage, name)
         folder, name = folder.parent, f"{folder.name}/{name}"
-    return None
+    raise UsageError(
+        f"{place} is not a slice: there is no manifest.json above it;"
+        " give something like ROOT/slices/default/train/train-00000-of-00008"
+    )
 
 
 def _slice_of(stage: Stage, name: str) -> RecordFile:
-    manifest = read_manifest(stage)
-    folder = stage.folder
-    root = folder.parent.parent if folder.parent.name == "slices" else None
+    manifest, folder = read_manifest(stage), stage.folder
     found = next((each for each in located_slices(manifest) if each[1]["name"] == name), None)
     if found is None:
         raise UsageError(f"{stage.marker} has no slice {name}")
-    split, entry, row, block = found
+    _, entry, first_row, _ = found
+    root = folder.parent.parent if folder.parent.name == "slices" else None
     return RecordFile(
         kind="slice",
         name=name,
         place=folder / f"{name}.tfrecord",
-        stage=stage,
-        marker=manifest,
         entry=entry,
-        rows_file=folder / manifest["tables"]["examples"]["file"],
+        classes=manifest["classes"],
+        rows_file=folder / table_file("examples"),
+        first_row=first_row,
         root=root,
-        split=split,
-        first_row=row,
-        first_block=block,
         remedy=f"run: ringslice verify {root} --name {folder.name} --repair" if root else "copy the slices again",
     )

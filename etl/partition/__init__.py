@@ -1,3 +1,3 @@
-"""Arithmetic of splits and slices: seeded permutations, exact shares, strata, pixel statistics.
+"""Arithmetic of splits and slices: seeded permutations, exact shares, pixel statistics.
 
 Pure functions of numbers: no storage, no images, no tables."""

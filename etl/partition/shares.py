@@ -1,19 +1,25 @@
 """The arithmetic of exact shares: which split and which slice every example goes to. Pure, and tested as arithmetic.
 
-Examples belong to *strata* (classes; one stratum for all if the partition is uniform; split by the source's own
-splits if those are kept). A seeded permutation takes each example's rank within its stratum; the permuted rank
-decides the split, and within the split examples go to slices round-robin, each stratum continuing where the one before
-it stopped. So each split holds its exact share of every stratum, any two slices of a split differ by at most one
-example, in all and within each stratum, and no list of examples is ever made.
+Splits get their shares of each class by controlled rounding (`round_quotas`). Within a split, examples belong to
+*strata* (classes; one stratum for all if the partition is uniform). A seeded permutation takes each example's rank
+within its stratum, and the permuted ranks go to slices round-robin, each stratum continuing where the one before it
+stopped. So any two slices of a split differ by at most one example, in all and within each stratum, and no list of
+examples is ever made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Self
 
 import numpy as np
 
+from etl.errors import DataError
+from etl.partition.config import SPLIT_NAMES
 from etl.partition.permutation import Integers, permute
+
+# Examples of a part by split (its number in SPLIT_NAMES; -1: none of its own) and label: int64 (splits + 1, classes).
+PartCounts = Integers
 
 
 def apportion(total: int, fractions: Sequence[Fraction]) -> list[int]:
@@ -71,61 +77,97 @@ def worker_of(number: int, workers: int, groups: int) -> tuple[int, int]:
     return number % groups, number % workers // groups
 
 
-@dataclass(frozen=True)
-class SharePlan:
-    """How many examples of each stratum go to each split, and how they go to its slices.
+def count_part(examples: Mapping[str, Sequence[int]], classes: int) -> PartCounts:
+    """Counts of a part from its facts, which have them by the source's split ('' if it gave none) and label."""
+    counts = np.zeros((len(SPLIT_NAMES) + 1, classes), dtype=np.int64)
+    for split, by_label in examples.items():
+        counts[SPLIT_NAMES.index(split) if split else -1, : len(by_label)] += np.array(by_label, dtype=np.int64)
+    return counts
 
-    ``counts`` is int64 of shape (strata, splits), the examples of each stratum in each split; ``slices`` the number of
-    slices of each split. Slices are numbered through all splits, in the order of the splits.
+
+def split_sizes(total: PartCounts) -> dict[str, int]:
+    """Examples of each split that is not empty, by name; ``total`` counts all examples.
+
+    Raises DataError if one has no split, or nothing is left to train on.
+    """
+    if without := int(total[-1].sum()):
+        raise DataError(
+            f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
+        )
+    sizes = {name: int(total[number].sum()) for number, name in enumerate(SPLIT_NAMES)}
+    if not sizes["train"]:
+        raise DataError(f"no example is left to train on: {sizes}; give another --split")
+    return {name: size for name, size in sizes.items() if size}
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """How the examples of each split go to its slices, which are numbered through all splits.
+
+    ``sizes`` is int64 of shape (splits, classes), or (splits, 1) if the partition is uniform: the examples of each
+    stratum, by the number of its split in SPLIT_NAMES. ``slices`` is the number of slices of each split.
     """
 
-    counts: Integers
+    sizes: Integers
     slices: tuple[int, ...]
     seed: int
 
     def __post_init__(self) -> None:
-        if self.counts.ndim != 2 or self.counts.shape[1] != len(self.slices):
-            raise ValueError(f"counts of shape {self.counts.shape} do not fit {len(self.slices)} splits")
-        if (self.counts < 0).any() or min(self.slices, default=0) < 0:
-            raise ValueError("counts and slices cannot be negative")
-        if any(total and not number for total, number in zip(self.counts.sum(axis=0), self.slices, strict=True)):
+        if self.sizes.ndim != 2 or len(self.sizes) != len(self.slices):
+            raise ValueError(f"sizes of shape {self.sizes.shape} do not fit {len(self.slices)} splits")
+        if (self.sizes < 0).any() or min(self.slices) < 0:
+            raise ValueError("sizes and slices cannot be negative")
+        if any(total and not number for total, number in zip(self.sizes.sum(axis=1), self.slices, strict=True)):
             raise ValueError("a split with examples needs a slice")
 
-    @property
-    def sizes(self) -> Integers:
-        """Examples of each stratum: int64 of shape (strata,)."""
-        return self.counts.sum(axis=1)
+    @classmethod
+    def of(cls, total: PartCounts, slices: Mapping[str, int], seed: int, *, is_stratified: bool) -> Self:
+        """The plan of ``total`` examples, for so many slices of each split, by name."""
+        return cls(_count_strata(total, is_stratified), tuple(slices.get(name, 0) for name in SPLIT_NAMES), seed)
 
-    def assign(self, stratum: int, ranks: Integers) -> tuple[Integers, Integers]:
-        """Split and slice (numbered through), int64 of the shape of ``ranks``, of these ranks within a stratum."""
-        bounds = np.cumsum(self.counts[stratum])
-        size = int(bounds[-1])
-        places = permute(ranks, size, "share", self.seed, stratum)
-        split = np.searchsorted(bounds, places, side="right")
-        within_split = places - np.concatenate(([0], bounds[:-1]))[split]
-        in_earlier_strata = self.counts[:stratum].sum(axis=0)
-        slices = np.array(self.slices, dtype=np.int64)
-        first_slice = np.cumsum(slices) - slices
-        return split, first_slice[split] + (in_earlier_strata[split] + within_split) % slices[split]
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> Self:
+        return cls(np.array(plan["sizes"], dtype=np.int64), tuple(plan["slices"]), plan["seed"])
 
-    def assign_part(self, strata: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """Split and slice of the examples of one part.
+    def to_json(self) -> dict[str, Any]:
+        """As the tasks of a job get it."""
+        return {**vars(self), "sizes": self.sizes.tolist()}
 
-        ``strata`` (examples,) is each example's stratum in the part's order, ``first`` (strata,) the rank of the part's
-        first example within each stratum: the examples of that stratum in all parts before.
+    def firsts(self, parts: Iterable[PartCounts]) -> Iterator[dict[int, int]]:
+        """For each part, the rank of its first example within each stratum that it has any of, by the stratum's number:
+        the examples of that stratum in all parts before.
         """
-        splits, slices = np.empty_like(strata), np.empty_like(strata)
-        for stratum in np.unique(strata):
-            here = np.flatnonzero(strata == stratum)
-            ranks = first[stratum] + np.arange(len(here), dtype=np.int64)
-            splits[here], slices[here] = self.assign(int(stratum), ranks)
-        return splits, slices
+        before = np.zeros(self.sizes.size, dtype=np.int64)
+        for counts in parts:
+            own = _count_strata(counts, self.sizes.shape[1] > 1).reshape(-1)
+            present = np.flatnonzero(own)
+            yield dict(zip(present.tolist(), before[present].tolist(), strict=True))
+            before += own
+
+    def assign(self, labels: Integers, splits: Integers, firsts: Mapping[int, int]) -> Integers:
+        """The slice of each example of a part: int64 of shape (examples,).
+
+        ``labels`` and ``splits`` (examples,) are the examples' classes and the numbers of their splits in the part's
+        order, ``firsts`` what `firsts` gave for the part.
+        """
+        classes = self.sizes.shape[1]
+        strata = splits * classes + (labels if classes > 1 else 0)
+        first_slice = np.cumsum(self.slices) - self.slices
+        in_earlier_strata = np.cumsum(self.sizes, axis=1) - self.sizes
+        slices = np.empty_like(strata)
+        for stratum in np.unique(strata).tolist():
+            here, (split, label) = np.flatnonzero(strata == stratum), divmod(stratum, classes)
+            ranks = firsts[stratum] + np.arange(len(here), dtype=np.int64)
+            places = permute(ranks, int(self.sizes[split, label]), "share", self.seed, stratum)
+            slices[here] = first_slice[split] + (in_earlier_strata[split, label] + places) % self.slices[split]
+        return slices
 
     def slice_records(self) -> Integers:
         """Examples of each slice: int64 of shape (slices,)."""
-        records = [
-            total // number + (np.arange(number) < total % number)
-            for total, number in zip(self.counts.sum(axis=0), self.slices, strict=True)
-            if number
-        ]
-        return np.concatenate(records) if records else np.zeros(0, dtype=np.int64)
+        totals = [(total, number) for total, number in zip(self.sizes.sum(axis=1), self.slices, strict=True) if number]
+        return np.concatenate([total // number + (np.arange(number) < total % number) for total, number in totals])
+
+
+def _count_strata(counts: PartCounts, is_stratified: bool) -> Integers:
+    """Examples by split, and by class if the partition is stratified: int64 of shape (splits, classes or 1)."""
+    return counts[:-1] if is_stratified else counts[:-1].sum(axis=1, keepdims=True)

@@ -11,9 +11,9 @@ from pyarrow import csv, fs
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
-from etl.sources.base import Columns, refuse_twice
+from etl.sources.base import Columns, reject_duplicates
 from etl.sources.fields import known_columns
-from etl.sources.file_names import PARQUET_NAMES
+from etl.sources.names import PARQUET_NAMES
 from etl.storage.place import Place
 
 KEY = "key"
@@ -39,7 +39,7 @@ def read_columns(place: Place) -> pa.Table:
         raise UsageError(
             f"--columns {place} has {keys.null_count} rows without a key; give each row the key of its image"
         )
-    refuse_twice(keys.to_pylist(), lambda row: f"row {row + 1} of --columns {place}")
+    reject_duplicates(keys.to_pylist(), lambda row: f"row {row + 1} of --columns {place}")
     return table
 
 

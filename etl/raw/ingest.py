@@ -20,7 +20,7 @@ from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_stora
 from etl.raw.removed import publish_removed
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
 from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
-from etl.sources.file_names import is_visible
+from etl.sources.names import is_visible
 from etl.stages.layout import RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, PercentFormatter
 
@@ -56,6 +56,8 @@ MAX_CURVES = 4  # that a legend names
 MAX_NAMES = 60  # of rows or columns that can be read
 MAX_NUMBERED = 20  # rows or columns of a map whose numbers can be read
 NARROW_COLUMNS = 12
+SHARES, COUNTS, DIFFERENCES = "shares", "counts", "differences"  # what a map may show
+THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,25 @@ class Curve:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a map shows: ``values`` of shape (rows, columns), NaN for none, with their ``colors`` and ``scale``.
-
-    ``numbers`` are written into the cells if these are few; ``wording`` is of the values.
+    """What a map shows: ``values`` of shape (rows, columns), NaN for none, from 0 to 1 unless they ``are`` COUNTS or
+    DIFFERENCES. ``numbers`` are written into the cells if these are few.
     """
 
     values: npt.NDArray[np.float64]
     rows: Sequence[str]
     columns: Sequence[str]
     numbers: npt.NDArray[np.int64] | None = None
-    colors: Colormap | None = None
-    scale: Normalize | None = None
-    wording: Formatter | None = None
+    are: str = SHARES
+
+    @property
+    def scale(self) -> tuple[Colormap, Normalize, Formatter | None]:
+        """The colours, the scale of the values, and how the colour bar writes them."""
+        most = float(np.nanmax(np.abs(self.values), initial=0))
+        if self.are == DIFFERENCES:
+            return AROUND, Normalize(-max(2.0, most), max(2.0, most)), None
+        if self.are == COUNTS:
+            return BLUES, PowerNorm(0.5, 0, most), THOUSANDS
+        return BLUES, PowerNorm(0.5, 0, 1), PercentFormatter(1)
 
 
 def line_chart(
@@ -127,11 +136,11 @@ def line_chart(
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.grid(axis="y")
-        _in_thousands(axes.xaxis)
+        axes.xaxis.set_major_formatter(THOUSANDS)
         if is_share:
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
         elif axes.dataLim.y1 >= 1000:
-            _in_thousands(axes.yaxis)
+            axes.yaxis.set_major_formatter(THOUSANDS)
         if from_zero:
             axes.set_ylim(0, float(axes.dataLim.y1) * 1.08 or 1)
         _add_legend(axes)
@@ -163,20 +172,21 @@ def bar_chart(
         axes.grid(axis="y")
         if max(heights, default=0) >= 10:
             axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-            _in_thousands(axes.yaxis)
+            axes.yaxis.set_major_formatter(THOUSANDS)
         if groups:
             _add_legend(axes)
         return _finish(axes, title, caption)
 
 
 def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str) -> Chart:
-    """A map of ``cells``, whose colours a bar explains; ``axis_labels`` are of the columns and of the rows."""
+    """A map of ``cells``, with a colour bar; ``axis_labels`` are of the columns and of the rows."""
     rows, columns = cells.values.shape
     width = NARROW if columns <= NARROW_COLUMNS else HALF if columns <= 4 * MAX_NUMBERED else WHOLE
     height = max(HEIGHT, 0.9 + (0.23 if rows <= MAX_NUMBERED else 0.17) * rows) if rows <= MAX_NAMES else 6.6
     with _drawing(width, height) as axes:
         values = np.ma.masked_invalid(cells.values)
-        style: Any = {"cmap": cells.colors or BLUES, "norm": cells.scale}
+        colors, scale, wording = cells.scale
+        style: Any = {"cmap": colors, "norm": scale}
         shown: ScalarMappable
         if max(rows, columns) <= MAX_NAMES:
             shown = axes.pcolormesh(values, edgecolors="white", linewidth=0.6, **style)
@@ -193,7 +203,7 @@ def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str
         axes.tick_params(length=0, labelsize=7)
         axes.spines[:].set_visible(False)
         axes.set(xlabel=axis_labels[0], ylabel=axis_labels[1])
-        bar = axes.figure.colorbar(shown, ax=axes, pad=0.02, aspect=30, format=cells.wording)
+        bar = axes.figure.colorbar(shown, ax=axes, pad=0.02, aspect=30, format=wording)
         bar.outline.set_visible(False)
         return _finish(axes, title, caption)
 
@@ -228,10 +238,6 @@ def _finish(axes: Axes, title: str, caption: str) -> Chart:
     uri = data_uri(text[text.index("<svg") :].encode(), "svg+xml")  # without the DTD's address
     width, height = figure.get_size_inches() * INCH
     return Chart(uri, round(width), round(height), title, caption, f"{title}. {caption}")
-
-
-def _in_thousands(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _shortened(name: str, length: int = 24) -> str:

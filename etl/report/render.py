@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
 from etl.report.text import FILTERS
@@ -12,22 +12,20 @@ from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
 
-def render(template: str, facts: Mapping[str, Any]) -> str:
-    """The page as HTML: the same facts, the same text."""
+def publish(package: str, template: str, facts: Mapping[str, Any], file: Place) -> int:
+    """Write the page to ``file``, in place of one that exists; the same facts give the same bytes. Returns its size.
+
+    ``template`` is in ``package`` and may extend or import those of this package.
+    """
     environment = Environment(
-        loader=PackageLoader("etl.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("etl.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    return environment.get_template(template).render(facts)
-
-
-def publish(template: str, facts: Mapping[str, Any], file: Place) -> int:
-    """Write the page to ``file``; one that is there is replaced. Returns its bytes."""
-    page = render(template, facts).encode()
+    page = environment.get_template(template).render(facts).encode()
     replace_bytes(file, file.parent, page)
     return len(page)
 
@@ -35,11 +33,6 @@ def publish(template: str, facts: Mapping[str, Any], file: Place) -> int:
 def folders_of(root: Place) -> list[Place]:
     """The folders of a root that have files of stages and of runs, among which no page goes."""
     return [root / name for name in (*STAGE_FOLDERS, "models")]
-
-
-def folders_around(run: Place) -> list[Place]:
-    """Those of the root of a run, or the run's folder if it lies elsewhere."""
-    return folders_of(run.parent.parent) if run.parent.name == "runs" else [run]
 
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:

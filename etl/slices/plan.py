@@ -24,8 +24,7 @@ from etl.partition.config import (
     parse_split,
     resolve_slices,
 )
-from etl.partition.shares import SharePlan
-from etl.partition.strata import PartCounts, SlicePlan, Strata, count_part, split_sizes
+from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.slices.group_assignment import GroupConflict
@@ -63,7 +62,7 @@ class Plan:
     @property
     def known(self) -> dict[str, int]:
         """How the examples were known before, counted."""
-        known = self.assignment.known if self.assignment else Known(new=int(self.slice_plan.shares.counts.sum()))
+        known = self.assignment.known if self.assignment else Known(new=int(self.slice_plan.sizes.sum()))
         return known.to_json()
 
     @property
@@ -172,34 +171,27 @@ def plan_slices(
         wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
     size_bytes = size_bytes * int(total.sum()) // max(records, 1)
     config = replace(config, slices=resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"]))
-    history = _history(parent, removed, assignment)
-    return Plan(config, normalized, SlicePlan.of_total(config, total), assignment, history)
-
-
-def slice_plan_of(job: Mapping[str, Any]) -> SlicePlan:
-    """The plan of slices, from what a job's tasks get: ``config``, ``classes`` and ``counts``."""
-    config = ShardConfig.from_json(job["config"])
-    strata = Strata(len(job["classes"]), config.partition == "stratified")
-    shares = SharePlan(np.array(job["counts"], dtype=np.int64), tuple(config.slices.values()), config.seed)
-    return SlicePlan(strata, shares, tuple(config.slices))
+    is_stratified = config.partition == "stratified"
+    slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
+    return Plan(config, normalized, slice_plan, assignment, _history(parent, removed, assignment))
 
 
 def assign_rows(
     plan: SlicePlan, rows: pa.Table, task: Mapping[str, Any], assignments: Place | None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Split and slice (numbered through) of each row (columns label, split) of the part of ``task``; -1: left out.
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int64]]:
+    """Split (its number in SPLIT_NAMES) and slice (numbered through) of each row (columns label, split) of the part of
+    ``task``; the slice of one that is left out is -1, its split negative.
 
     ``assignments`` is the table of splits, if there is one; else the rows have them.
     """
-    labels = rows["label"].to_numpy().astype(np.int64)
     if assignments is not None:
-        own = parquet_tables.read_range(assignments, task["row"], task["row"] + len(rows))["split"].to_numpy()
+        splits = parquet_tables.read_range(assignments, task["row"], task["row"] + len(rows))["split"].to_numpy()
     else:
-        own = split_numbers(rows["split"])
-    there = own >= 0
-    splits, slices = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-    first = {int(stratum): rank for stratum, rank in task["first"].items()}
-    splits[there], slices[there] = plan.assign(labels[there], own[there].astype(np.int64), first)
+        splits = split_numbers(rows["split"])
+    there, slices = splits >= 0, np.full(len(rows), -1, dtype=np.int64)
+    labels = rows["label"].to_numpy()[there].astype(np.int64)
+    firsts = {int(stratum): rank for stratum, rank in task["first"].items()}
+    slices[there] = plan.assign(labels, splits[there].astype(np.int64), firsts)
     return splits, slices
 
 

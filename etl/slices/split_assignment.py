@@ -16,8 +16,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.partition.permutation import Integers, permute
-from etl.partition.shares import top_up
-from etl.partition.strata import PartCounts
+from etl.partition.shares import PartCounts, top_up
 from etl.slices.group_assignment import GroupConflict, assign_by_group
 from etl.slices.history import Bits, Bools
 from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather

@@ -1,11 +1,13 @@
 """Archives: tar files and WebDataset shards, plain or compressed with gzip or zstd."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from itertools import groupby
 from threading import Lock
 from typing import ClassVar
+
+from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.sources.base import (
@@ -15,21 +17,18 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    number_labels,
-    refuse_twice,
-    split_of,
+    reject_duplicates,
 )
-from etl.sources.decompress import ByteRange, UnpackedFile
-from etl.sources.fields import checked_key
-from etl.sources.file_names import ARCHIVE_NAMES, INNER_ARCHIVES, is_visible
-from etl.sources.folder import refuse_wrong_level
-from etl.sources.tar_members import InnerArchive, Member, read_members
+from etl.sources.fields import number_labels
+from etl.sources.folder import reject_wrong_level
+from etl.sources.names import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, split_of
+from etl.sources.tar_members import ByteRange, DecompressedFile, InnerArchive, Member, read_members
 from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
 _LISTED_AT_ONCE = 4
-_LISTING_BUFFER = 1 << 16  # between two headers lies a member that is passed over
+_LISTING_BUFFER = 1 << 16  # small, because most of what follows a header is the content of an image, which is not read
 _READING_BUFFER = 1 << 18
 
 
@@ -37,8 +36,8 @@ class ArchiveSource:
     """Images in archives; an image's key is the archive's path below the source, without suffixes, and its own name.
 
     Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`, or from
-    the names of archives within it, as in ImageNet's. What is hidden, and members that are neither images nor say
-    anything of one, are skipped and counted.
+    the names of archives within it, as in ImageNet's. Hidden members, and members that neither are images nor describe
+    one, are skipped and counted.
     """
 
     kind = "archive"
@@ -47,59 +46,61 @@ class ArchiveSource:
 
     def __init__(self, place: Place, files: list[Place], options: SourceOptions) -> None:
         named = files[0] if len(files) == 1 else place
-        listings = [_Listing(number, file, place, options) for number, file in enumerate(files)]
-        in_threads(_Listing.fill, listings, min(_LISTED_AT_ONCE, len(files)))
-        self._left: UnpackedFile | None = None
+        self._archives = [_Archive(number, file, place, options) for number, file in enumerate(files)]
+        in_threads(_Archive.list_images, self._archives, min(_LISTED_AT_ONCE, len(files)))
+        self._left: DecompressedFile | None = None
         self._lock = Lock()
-        self._archives = [listing.archive for listing in listings]
-        self.is_sequential = any(archive.is_packed for archive in self._archives)
-        self.skipped = sum(listing.skipped for listing in listings)
-        if not any(listing.images for listing in listings):
+        self.is_sequential = any(archive.is_compressed for archive in self._archives)
+        self.skipped = sum(archive.skipped for archive in self._archives)
+        if not any(archive.images for archive in self._archives):
             raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg or CLASS.tar")
-        folders = sorted(set().union(*(listing.folders for listing in listings)))
-        is_deep = all(listing.is_deep for listing in listings)
-        refuse_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
-        labels = {label for listing in listings for label in listing.labels}
+        folders = sorted(set().union(*(archive.folders for archive in self._archives)))
+        is_deep = all(archive.is_deep for archive in self._archives)
+        reject_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
+        labels = {label for archive in self._archives for label in archive.labels}
         self.classes, numbers = number_labels(labels, options, named)
-        self.images = [image for listing in listings for image in listing.take_images(numbers)]
+        self.images = [image for archive in self._archives for image in archive.take_images(numbers)]
         keys = [image.key for image in self.images]
-        refuse_twice(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
+        reject_duplicates(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
 
     def large_files(self) -> list[LargeFile]:
         for archive in self._archives:
-            if archive.is_packed:
+            if archive.is_compressed:
                 raise NotInPlaceError(f"{archive.file} is compressed")
         return [LargeFile(archive.file) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """As of `Source`. What is packed is unpacked from its beginning, or from where the call before ended."""
+        """As of `Source`. A compressed file is read from its beginning, or from where the call before ended."""
         for number, run in groupby(images, lambda image: image.position[0]):
             archive = self._archives[number]
-            with ExitStack() as stack:
-                file = stack.enter_context(self._go_on(archive) or UnpackedFile(archive.file, _READING_BUFFER))
+            file = self._take_open(archive) or DecompressedFile(archive.file, _READING_BUFFER)
+            unused: DecompressedFile | None = file
+            try:
                 archive.require_same()
                 for image in run:
                     yield _read(file, image.position[1], image.size_bytes)
-                if archive.is_packed:
-                    stack.pop_all()
-                    self._leave(file)
+                if archive.is_compressed:
+                    unused = self._leave_open(file)
+            finally:
+                if unused is not None:
+                    unused.close()
 
-    def _go_on(self, archive: "_Archive") -> UnpackedFile | None:
-        """The reader that was left last, if it is one of this archive."""
+    def _take_open(self, archive: "_Archive") -> DecompressedFile | None:
+        """The reader that was left open last, if it is one of this archive."""
         with self._lock:
             if self._left is None or self._left.place != archive.file:
                 return None
             file, self._left = self._left, None
             return file
 
-    def _leave(self, file: UnpackedFile) -> None:
+    def _leave_open(self, file: DecompressedFile) -> DecompressedFile | None:
+        """Keep a reader open for the next call; returns the one that was kept before."""
         with self._lock:
             before, self._left = self._left, file
-        if before is not None:
-            before.close()
+        return before
 
 
-def _read(file: UnpackedFile, offset: int, size: int) -> Content:
+def _read(file: DecompressedFile, offset: int, size: int) -> Content:
     if size <= MAX_WHOLE_BYTES:
         return file.read_exactly(offset, size)
     end = offset + size
@@ -107,30 +108,15 @@ def _read(file: UnpackedFile, offset: int, size: int) -> Content:
     return (file.read_exactly(start, min(READ_BUFFER_BYTES, end - start)) for start in starts)
 
 
-@dataclass(frozen=True, slots=True)
 class _Archive:
-    """A file, as it was when it was listed."""
-
-    file: Place
-    is_packed: bool
-    size_bytes: int
-    version: int
-
-    def require_same(self) -> None:
-        """Raise DataError if the file has changed."""
-        info = self.file.info()
-        if (info.size, info.mtime_ns) != (self.size_bytes, self.version):
-            raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
-
-
-class _Listing:
-    """The content of an archive, once it is filled.
+    """One archive: what its listing found, until the images are taken, and how the file was then.
 
     ``labels`` are those of its images, ``folders`` those that folders gave; ``is_deep`` is True if all labels came from
     folders, and all images lie in folders below these.
     """
 
-    archive: _Archive
+    is_compressed: bool
+    _info: fs.FileInfo
 
     def __init__(self, number: int, file: Place, source: Place, options: SourceOptions) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
@@ -143,10 +129,10 @@ class _Listing:
         self.is_deep = True
         self.skipped = 0
 
-    def fill(self) -> Generator[None]:
+    def list_images(self) -> Generator[None]:
         """Find the images; yields after each sample, so that this can be stopped."""
-        with UnpackedFile(self.file, _LISTING_BUFFER) as file:
-            self.archive = _Archive(self.file, file.is_packed, file.info.size, file.info.mtime_ns)
+        with closing(DecompressedFile(self.file, _LISTING_BUFFER)) as file:
+            self.is_compressed, self._info = file.is_compressed, file.info
             for key, members in groupby(self._read_members(file), lambda member: split_name(member.name)[0]):
                 sample = Sample(key)
                 for member in members:
@@ -158,7 +144,7 @@ class _Listing:
         self._names.clear()
 
     def take_images(self, numbers: Mapping[str, int]) -> Iterator[SourceImage]:
-        """The images, which are forgotten here; ``numbers`` are those of the classes by label."""
+        """Yield the images and release the memory of the listing; ``numbers`` are those of the classes by label."""
         images, self.images = self.images, []
         for each in images:
             yield SourceImage(
@@ -166,10 +152,16 @@ class _Listing:
                 numbers[each.label],
                 each.split,
                 each.member.size,
-                self.archive.version,
+                self._info.mtime_ns,
                 each.columns,
                 (self._number, each.member.offset),
             )
+
+    def require_same(self) -> None:
+        """Raise DataError if the file has changed."""
+        info = self.file.info()
+        if (info.size, info.mtime_ns) != (self._info.size, self._info.mtime_ns):
+            raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
 
     def _add(self, image: Labelled) -> None:
         """Add an image. Raises UsageError if some images are in archives within this one and some are not."""
@@ -185,7 +177,7 @@ class _Listing:
         self.is_deep = self.is_deep and image.is_deep
         self.images.append(replace(image, label=self.labels.setdefault(image.label, image.label)))
 
-    def _read_members(self, file: UnpackedFile) -> Iterator[Member]:
+    def _read_members(self, file: DecompressedFile) -> Iterator[Member]:
         """The visible members, and the visible members of archives within the archive in place of these."""
         for member in self._visible(file):
             if not INNER_ARCHIVES.search(member.name):
@@ -211,7 +203,7 @@ class _Listing:
             else:
                 self.skipped += 1
 
-    def _take(self, sample: Sample, member: Member, file: UnpackedFile) -> None:
+    def _take(self, sample: Sample, member: Member, file: DecompressedFile) -> None:
         """Add a member to its sample, with its content if it is a text."""
         _, kind = split_name(member.name)
         if kind == "image":

@@ -5,32 +5,12 @@ Known classes keep their labels, even if no image is left of them; new ones come
 """
 
 import hashlib
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
-from unicodedata import normalize
-
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.storage.place import Place
-
-SPLITS_BY_WORD = {
-    "train": "train",
-    "training": "train",
-    "dev": "validation",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
-}
 
 _DECIDING = ("split_folders", "image_column", "label_column", "split_column", "key_column")
 _NOT_SUPPORTED_BY_ALL = (*_DECIDING, "follow_links")
@@ -84,8 +64,8 @@ class SourceOptions:
 class NotInPlaceError(UsageError):
     """The images of this source cannot be left where they are."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"--in-place is for plain tar files and Parquet files, and of this source {why}; leave it out")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"--in-place is for plain tar files and Parquet files, but {reason}; leave it out")
 
 
 @dataclass(frozen=True)
@@ -108,12 +88,12 @@ class Source(Protocol):
 
     @property
     def pixels(self) -> dict[str, int] | None:
-        """Height, width and channels that all images share, if the source states them."""
+        """Height, width and channels of all images, if the source states them and they are the same."""
 
     def large_files(self) -> list[LargeFile]:
-        """The files that hold the images, by the numbers in their positions.
+        """The files that contain the images, by the numbers in their positions.
 
-        Raises UsageError if images cannot be read from where they lie.
+        Raises UsageError if images cannot be read from where they are.
         """
         ...
 
@@ -145,89 +125,9 @@ def fingerprint(images: Iterable[SourceImage], classes: list[str], versions: boo
     return digest.hexdigest()
 
 
-def read_classes(place: Place) -> tuple[str, ...]:
-    """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
-
-    Raises UsageError if there is no such file, no name in it, or a name twice.
-    """
-    if place.info().type != fs.FileType.File:
-        raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
-    try:
-        names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--classes {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
-    if not names:
-        raise UsageError(f"--classes {place} has no name in it; give the name of a class on each line")
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UsageError(f"--classes {place} has {twice[0]!r} more than once; leave one of them")
-    return tuple(names)
-
-
-def class_name(label: str, classes: Sequence[str] | None) -> str:
-    """The class that ``label`` names: itself, or one of ``classes`` if it is the number of that."""
-    if classes is None or label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
-        return label
-    return classes[int(label)]
-
-
-def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -> tuple[list[str], dict[str, int]]:
-    """All classes, as of `all_classes`, and the number of the class of each label."""
-    names = {label: class_name(label, options.classes) for label in labels}
-    classes = all_classes(names.values(), options, place)
-    numbers = {name: number for number, name in enumerate(classes)}
-    return classes, {label: numbers[name] for label, name in names.items()}
-
-
-def all_classes(names: Iterable[str], options: SourceOptions, place: Place) -> list[str]:
-    """All classes: the known ones, then the new ones of ``names``, numbers by value and before words.
-
-    Raises UsageError for a name outside the classes that the user gave, and for names that look the same.
-    """
-    found = set(names)
-    _refuse_lookalikes(found.union(options.known), place)
-    if options.classes is not None:
-        if unknown := sorted(found - set(options.classes)):
-            raise UsageError(
-                f"{place} has the label {unknown[0]!r}, which is not one of the {len(options.classes)} --classes;"
-                " add it there, or correct the label"
-            )
-        new = [name for name in options.classes if name not in options.known]
-    else:
-        new = sorted(found - set(options.known), key=_by_number)
-    return [*options.known, *new]
-
-
-def _refuse_lookalikes(names: Iterable[str], place: Place) -> None:
-    """Raise UsageError for names that differ only by blanks at their ends or by Unicode normalisation (UAX #15)."""
-    seen: dict[str, str] = {}
-    for name in sorted(names):
-        if (other := seen.setdefault(normalize("NFC", name).strip(), name)) != name:
-            raise UsageError(
-                f"{place} has the classes {other!a} and {name!a}, which differ only by blanks or by their"
-                " Unicode form. Give both one name"
-            )
-
-
-def words_of(path: str) -> list[str]:
-    """The runs of letters of a path, in lower case."""
-    return re.findall("[a-z]+", path.lower())
-
-
-def split_of(path: str) -> str | None:
-    """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
-    splits = {SPLITS_BY_WORD[word] for word in words_of(path) if word in SPLITS_BY_WORD}
-    return splits.pop() if len(splits) == 1 else None
-
-
-def refuse_twice(keys: Sequence[str], where: Callable[[int], str]) -> None:
+def reject_duplicates(keys: Sequence[str], where: Callable[[int], str]) -> None:
     """Raise UsageError if a key comes twice; ``where`` gives the place of the key of a number, for the message."""
-    if pc.count_distinct(pa.array(keys, pa.string())).as_py() == len(keys):
-        return
     seen: dict[str, int] = {}
     for number, key in enumerate(keys):
         if (first := seen.setdefault(key, number)) != number:
             raise UsageError(f"the key {key} comes twice: in {where(first)} and in {where(number)}; leave one of them")
-
-
-def _by_number(name: str) -> tuple[bool, int, str]:
-    return (False, int(name), name) if re.fullmatch(r"[0-9]{1,18}", name) else (True, 0, name)

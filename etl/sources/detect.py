@@ -1,6 +1,7 @@
 """Detect the kind of a source by its content."""
 
 import re
+from typing import Any
 
 from pyarrow import fs
 
@@ -8,13 +9,15 @@ from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
 from etl.sources.base import Source, SourceOptions, reject_unsupported_options
 from etl.sources.file_list import ListSource
-from etl.sources.file_names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, describes, is_visible
 from etl.sources.folder import FolderSource, walk
 from etl.sources.idx import IDX_IMAGES, IdxSource
+from etl.sources.names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, is_description, is_visible
 from etl.sources.parquet import ParquetSource
 from etl.storage.place import Place
 
 _LargeFiles = type[ArchiveSource] | type[ParquetSource]
+
+_Found = tuple[Any, tuple[Any, ...]]  # a source, and its arguments before the options
 
 _KINDS: dict[re.Pattern[str], _LargeFiles] = {ARCHIVE_NAMES: ArchiveSource, PARQUET_NAMES: ParquetSource}
 
@@ -32,28 +35,28 @@ def open_source(place: Place, options: SourceOptions | None = None) -> Source:
         raise UsageError(
             f"{place}: no such folder or file; give a folder of images, archives, Parquet files, or a list"
         )
-    if info.type != fs.FileType.Directory:
-        return _open_file(place, info, options)
+    source, arguments = _find_in_folder(place) if info.type == fs.FileType.Directory else _find_file(place, info)
+    reject_unsupported_options(options, source, place)
+    return source(*arguments, options)
+
+
+def _find_in_folder(place: Place) -> _Found:
     if any(
         child.is_file and IDX_IMAGES.fullmatch(child.base_name) and is_visible(child.base_name)
         for child in place.children()
     ):
-        reject_unsupported_options(options, IdxSource, place)
-        return IdxSource(place, options)
+        return IdxSource, (place,)
     source, files = _large_files(place)
-    reject_unsupported_options(options, source or FolderSource, place)
-    return source(place, files, options) if source else FolderSource(place, options)
+    return (source, (place, files)) if source else (FolderSource, (place,))
 
 
-def _open_file(place: Place, info: fs.FileInfo, options: SourceOptions) -> Source:
+def _find_file(place: Place, info: fs.FileInfo) -> _Found:
     if info.type != fs.FileType.File:
         raise UsageError(f"{place} is neither a file nor a folder; copy what it gives to a file")
     if LIST_NAMES.search(place.name):
-        reject_unsupported_options(options, ListSource, place)
-        return ListSource(place, options)
+        return ListSource, (place,)
     if names := _kind_of(place.name):
-        reject_unsupported_options(options, _KINDS[names], place)
-        return _KINDS[names](place.parent, [place], options)
+        return _KINDS[names], (place.parent, [place])
     raise UsageError(
         f"{place} is a file of no kind that is known here; give a folder, a list (.csv, .jsonl), an archive"
         " (.tar, .tar.gz, .tar.zst), or a Parquet file (.parquet)"
@@ -71,7 +74,7 @@ def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
     """
     found: dict[re.Pattern[str], list[Place]] = {}
     for path, info in walk(place):
-        if not is_visible(path) or describes(info.base_name):
+        if not is_visible(path) or is_description(info.base_name):
             continue
         names = _kind_of(info.base_name)
         if names is None:

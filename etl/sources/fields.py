@@ -1,50 +1,28 @@
-"""Check the columns and fields of a source: keys, labels and splits, and which column is which.
+"""Check what a source says of its images: labels, classes, splits and further columns, and which column is which.
 
-``where`` names the place of a value in messages: ``row 3 of FILE``.
+``where`` is the place of a value that a message names: ``row 3 of FILE``.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from unicodedata import normalize
 
-from etl.errors import UsageError, printable
-from etl.sources.base import SPLITS_BY_WORD, Columns, SourceOptions
+from pyarrow import fs
+
+from etl.errors import UsageError
+from etl.progress import log
+from etl.sources.base import Columns, SourceOptions
+from etl.sources.names import MAX_SHOWN, SPLITS_BY_WORD, fault_of_text
+from etl.storage.place import Place
 
 LABEL, SPLIT = "label", "split"  # what is read if the user names no other column or field
 
 MAX_IMAGE_BYTES = 1 << 30
-MAX_NAME_BYTES = 4096  # PATH_MAX of Linux
 MAX_LABEL_BYTES = 1000
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a line
-
-
-def fault_of_name(name: str) -> str | None:
-    """Why a relative path cannot be a key, or a part of one, in words after "its name"; None if it can.
-
-    Bytes that are not UTF-8 are surrogates in it, from the error handler "surrogateescape".
-    """
-    if fault := _fault_of_text(name, MAX_NAME_BYTES):
-        return fault
-    if name.startswith("/"):
-        return "is absolute"
-    parts = name.split("/")
-    bad = next((part for part in parts if part in ("", ".", "..")), None)
-    return None if bad is None else f"has the part {bad!r}"
-
-
-def _fault_of_text(text: str, longest: int) -> str | None:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "is not UTF-8"
-    if size > longest:
-        return f"has {size} bytes, more than {longest}"
-    return "holds control characters" if _CONTROL.search(text) else None
-
-
-_MAX_SHOWN = 200
 _NOT_SHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line ends, half characters
 
 
@@ -54,20 +32,10 @@ def one_line(text: object, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[:most]}…"
 
 
-def checked_key(path: str, where: str) -> str:
-    """``path`` as a key, or a part of one. Raises UsageError if `fault_of_name` finds something."""
-    if fault := fault_of_name(path):
-        raise UsageError(
-            f"{printable(where, '')}: {path[:_MAX_SHOWN]!r} cannot be a key, for it {fault}; rename it: keys are"
-            " relative paths in UTF-8, without control characters"
-        )
-    return path
-
-
 def checked_label(label: str, where: str) -> str:
     """``label`` as the name of a class. Raises UsageError if it cannot be one."""
-    if fault := "is empty" if not label.strip() else _fault_of_text(label, MAX_LABEL_BYTES):
-        raise UsageError(f"{where} has a label that {fault}: {label[:_MAX_SHOWN]!r}; correct it, or leave it out")
+    if fault := "is empty" if not label.strip() else fault_of_text(label, MAX_LABEL_BYTES):
+        raise UsageError(f"{where} has a label that {fault}: {label[:MAX_SHOWN]!r}; correct it, or leave it out")
     return label
 
 
@@ -78,10 +46,75 @@ def checked_split(value: str | None, where: str) -> str | None:
     word = value.strip().lower()
     if word not in SPLITS_BY_WORD:
         raise UsageError(
-            f"{where} has the split {value[:_MAX_SHOWN]!r}; a split is one of {', '.join(SPLITS_BY_WORD)}: correct it,"
+            f"{where} has the split {value[:MAX_SHOWN]!r}; a split is one of {', '.join(SPLITS_BY_WORD)}: correct it,"
             " or name another column or field by --split-column"
         )
     return SPLITS_BY_WORD[word]
+
+
+def read_classes(place: Place) -> tuple[str, ...]:
+    """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
+
+    Raises UsageError if there is no such file, no name in it, or a name twice.
+    """
+    if place.info().type != fs.FileType.File:
+        raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
+    try:
+        names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--classes {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    if not names:
+        raise UsageError(f"--classes {place} has no name in it; give the name of a class on each line")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UsageError(f"--classes {place} has {twice[0]!r} more than once; leave one of them")
+    return tuple(names)
+
+
+def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -> tuple[list[str], dict[str, int]]:
+    """All classes of a source, and the number of the class of each label.
+
+    A label is the name of its class, or the number of one of the user's classes. Known classes come first, then the
+    user's, else the new ones in order: numbers by value, before words.
+
+    Raises UsageError for a label outside the user's classes, and for names that look the same.
+    """
+    names = {label: _class_name(label, options.classes) for label in labels}
+    found = set(names.values())
+    _reject_lookalikes(found.union(options.known), place)
+    if options.classes is None:
+        new = sorted(found, key=_number_first)
+    elif unknown := sorted(found - set(options.classes)):
+        raise UsageError(
+            f"{place} has the label {unknown[0]!r}, which is not one of the {len(options.classes)} --classes;"
+            " add it there, or correct the label"
+        )
+    else:
+        new = list(options.classes)
+    classes = list(dict.fromkeys([*options.known, *new]))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return classes, {label: numbers[name] for label, name in names.items()}
+
+
+def _class_name(label: str, classes: Sequence[str] | None) -> str:
+    """The class of a label: of that name, or one of ``classes`` if the label is the number of that."""
+    if classes is None or label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
+        return label
+    return classes[int(label)]
+
+
+def _number_first(name: str) -> tuple[bool, int, str]:
+    return (False, int(name), name) if re.fullmatch(r"[0-9]{1,18}", name) else (True, 0, name)
+
+
+def _reject_lookalikes(names: Iterable[str], place: Place) -> None:
+    """Raise UsageError for names that differ only by blanks at their ends or by Unicode normalisation (UAX #15)."""
+    seen: dict[str, str] = {}
+    for name in sorted(names):
+        if (other := seen.setdefault(normalize("NFC", name).strip(), name)) != name:
+            raise UsageError(
+                f"{place} has the classes {other!a} and {name!a}, which differ only by blanks or by their"
+                " Unicode form. Give both one name"
+            )
 
 
 def scalar_text(value: Any) -> str | None:
@@ -135,6 +168,13 @@ def find_column(
     if asked not in names:
         raise UsageError(f"{option} {asked}: no such column in {where}; its columns are {one_line(', '.join(names))}")
     return asked
+
+
+def log_left_out(names: Collection[str]) -> None:
+    """Log the columns that no image keeps, if there are any."""
+    if names:
+        shown = one_line(", ".join(sorted(names)))
+        log("ingest", f"columns that are neither text nor numbers are left out: {shown}")
 
 
 def known_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns | None:

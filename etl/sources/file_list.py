@@ -1,6 +1,11 @@
-"""A list of images, each a file of its own wherever it lies: CSV with a header line, or JSON Lines."""
+"""A list of images, each a file of its own wherever it lies: CSV (RFC 4180) with a header line, or JSON Lines.
 
+Both are UTF-8, with or without a byte order mark. Lines are counted from 1, as editors do.
+"""
+
+import csv
 import errno
+import io
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -9,10 +14,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
-from pyarrow import fs
+from pyarrow import NativeFile, fs
 
-from etl.errors import UsageError
-from etl.progress import Progress, log
+from etl.errors import DataError, UsageError
+from etl.progress import Progress
 from etl.sources.base import (
     Columns,
     Content,
@@ -20,27 +25,31 @@ from etl.sources.base import (
     NotInPlaceError,
     SourceImage,
     SourceOptions,
-    number_labels,
-    refuse_twice,
+    reject_duplicates,
 )
-from etl.sources.csv_jsonl import read_rows
 from etl.sources.fields import (
-    checked_key,
     checked_label,
     checked_split,
     find_columns,
     known_columns,
+    log_left_out,
+    number_labels,
     one_line,
+    parse_object,
     scalar_text,
 )
 from etl.sources.folder import Links, read_file
-from etl.storage.place import Place, open_place
+from etl.sources.names import checked_key
+from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = ("file", "hdfs")
 _THREADS, _PATHS_AT_ONCE = 4, 500
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NO_FILE_BY_THAT_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EINVAL)
+
+_Row = tuple[int, dict[str, Any]]  # the line that a row begins in, and its cells by column
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class ListSource:
 
     def __init__(self, place: Place, options: SourceOptions) -> None:
         entries = list(_entries(place, options))
-        refuse_twice([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
+        reject_duplicates([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
         links = Links(place.parent, options.follow_links)
         for entry in entries:
             links.check_listed(entry.place, f"line {entry.line} of {place}")
@@ -100,47 +109,95 @@ class ListSource:
             yield read_file(self._places[image.position[0]], image)
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The names of the columns."""
-
-    path: str
-    label: str
-    split: str | None
-    key: str | None
-
-
 def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
     """Check the rows; columns of JSON that are not scalars are left out, and logged."""
-    rows = read_rows(place)
+    rows = _read_rows(place)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
-    columns = _choose_columns(list(first[1]), options, place)
+    names = list(first[1])
+    path_column = _path_column(names, options, place)
+    label_column, split_column, key_column = find_columns(names, options, str(place))
     left_out: set[str] = set()
     for line, row in chain([first], rows):
         where = f"line {line} of {place}"
-        key, file = _locate(row.get(columns.path), place.parent, where)
-        if columns.key:
-            key = checked_key(scalar_text(row.get(columns.key)) or "", where)
-        others = sorted(row.keys() - {columns.path, columns.label, columns.split, columns.key})
-        left_out.update(name for name in others if not _is_scalar(row[name]))
+        key, file = _locate(row.get(path_column), place.parent, where)
+        if key_column:
+            key = checked_key(scalar_text(row.get(key_column)) or "", where)
+        others = sorted(row.keys() - {path_column, label_column, split_column, key_column})
+        texts = [scalar_text(row[name]) for name in others]
+        left_out.update(
+            name for name, text in zip(others, texts, strict=True) if text is None and row[name] is not None
+        )
         yield _Entry(
             line,
             key,
             file,
-            _label(row.get(columns.label), where),
-            checked_split(scalar_text(row.get(columns.split)) if columns.split else None, where),
-            known_columns(others, [scalar_text(row[name]) for name in others]),
+            _label(row.get(label_column), where),
+            checked_split(scalar_text(row.get(split_column)) if split_column else None, where),
+            known_columns(others, texts),
         )
-    if left_out:
-        log(
-            "ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(sorted(left_out)))}"
-        )
+    log_left_out(left_out)
 
 
-def _choose_columns(names: Sequence[str], options: SourceOptions, place: Place) -> _Columns:
-    """Raises UsageError if a column is missing, or several may be that of the paths."""
+def _read_rows(place: Place) -> Iterator[_Row]:
+    """Yield the rows; those of CSV all have the same columns, with text in them.
+
+    Raises DataError, which names the line, for a line that is not of the format.
+    """
+    parse = _csv_rows if place.name.lower().endswith(".csv") else _json_rows
+    with place.filesystem.explaining(place.path), place.open_input() as stream:
+        yield from parse(stream, place)
+
+
+def _csv_rows(stream: NativeFile, place: Place) -> Iterator[_Row]:
+    rows = csv.reader(_text_lines(stream, place), strict=True)
+    columns: list[str] = []
+    number = 1
+    try:
+        for cells in rows:
+            if cells and not columns:
+                columns = cells
+                if "" in columns or len(set(columns)) < len(columns):
+                    raise ValueError(f"the header needs a name of its own for each column, not {', '.join(columns)}")
+            elif cells and len(cells) != len(columns):
+                raise ValueError(f"it has {len(cells)} cells, the header {len(columns)}")
+            elif cells:
+                yield number, {name: cell or None for name, cell in zip(columns, cells, strict=True)}
+            number = rows.line_num + 1
+    except csv.Error as error:
+        raise _damaged_line(place, number, f"{error}: is a quote missing or one too many?") from None
+    except ValueError as error:
+        raise _damaged_line(place, number, error) from None
+
+
+def _text_lines(stream: NativeFile, place: Place) -> Iterator[str]:
+    """Decode the lines, each with its end. Raises DataError for a line that is not UTF-8."""
+    for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise _damaged_line(place, number, f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def _json_rows(stream: NativeFile, place: Place) -> Iterator[_Row]:
+    for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if line.strip():
+            try:
+                row = parse_object(line)
+            except ValueError as error:
+                raise _damaged_line(place, number, error) from None
+            yield number, row
+
+
+def _damaged_line(place: Place, number: int, what: object) -> DataError:
+    return DataError(f"line {number} of {place} cannot be read: {one_line(what)}; correct it")
+
+
+def _path_column(names: Sequence[str], options: SourceOptions, place: Place) -> str:
+    """Raises UsageError if it is missing, or several columns may be it."""
     asked = options.image_column
     found = [name for name in names if name == asked or (asked is None and name in _PATH_COLUMNS)]
     shown = one_line(", ".join(names))
@@ -149,7 +206,7 @@ def _choose_columns(names: Sequence[str], options: SourceOptions, place: Place) 
         raise UsageError(f"{place} has no {what}; its columns are {shown}: name that of the paths by --image-column")
     if len(found) > 1:
         raise UsageError(f"{place} has several columns of paths, {', '.join(found)}: choose one by --image-column")
-    return _Columns(found[0], *find_columns(names, options, str(place)))
+    return found[0]
 
 
 def _locate(path: Any, folder: Place, where: str) -> tuple[str, Place]:
@@ -180,10 +237,6 @@ def _label(value: Any, where: str) -> str:
     if value is not None and not isinstance(value, str | int):
         raise UsageError(f"{where} has the label {one_line(value)}; labels are text, integers or booleans, correct it")
     return checked_label(scalar_text(value) or "", where)
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
 
 
 def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:

@@ -1,4 +1,4 @@
-"""A folder with a folder per class, and symbolic links in it: those that lead out, and those that double images."""
+"""A folder with a folder per class; how folders and symbolic links in them are walked, and files of images are read."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,21 +8,18 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import log
-from etl.sources.base import (
-    MAX_WHOLE_BYTES,
+from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.sources.fields import number_labels
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
+from etl.sources.names import (
+    LIST_NAMES,
     SPLITS_BY_WORD,
-    Content,
-    LargeFile,
-    NotInPlaceError,
-    SourceImage,
-    SourceOptions,
-    number_labels,
+    checked_key,
+    is_large_file,
+    is_visible,
     split_of,
     words_of,
 )
-from etl.sources.fields import checked_key
-from etl.sources.file_names import LIST_NAMES, is_large_file, is_visible
-from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -55,7 +52,7 @@ class FolderSource:
         links.log()
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
-        refuse_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
+        reject_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
         self.classes, labels = number_labels(names, options, place)
         self.images = sorted(
             (
@@ -121,7 +118,7 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
     return split, folders[1]
 
 
-def refuse_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
+def reject_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
     """Raise UsageError if the folders that give the labels are those of splits, or the one that contains all classes.
 
     Folders look like splits if their ``names`` differ only by words for splits (seg_train, seg_test). ``is_deep`` is
@@ -170,8 +167,8 @@ def _changed(place: Place) -> DataError:
 class Links:
     """The links below the folder ``source``, which may itself be one. Hard links are files like others.
 
-    Unless ``are_followed``, a link that leads out of it is refused: whoever can write to a source may not choose what
-    else of this machine goes into a dataset.
+    Unless ``are_followed``, a link that leads out of it is an error: somebody who can write to a source must not be
+    able to choose which other files of this machine become part of a dataset.
     """
 
     def __init__(self, source: Place, are_followed: bool) -> None:
@@ -195,7 +192,7 @@ class Links:
         self._require_inside(target, f"{where}: {file}")
 
     def log(self) -> None:
-        """Log how many of the links that were followed lead to what is in the source, too."""
+        """Log how many links lead to files or folders of the source itself, because these images come twice."""
         if self._within:
             log(
                 "ingest",
@@ -218,7 +215,7 @@ def walk(
     """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
 
     Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
-    UsageError for a circle, for a link to nothing, and for a link that ``links`` refuses.
+    UsageError for a circle, for a link to nothing, and for a link that leads out of the source of ``links``.
     """
     real_path = folder.real_path
     if real_path in above:

@@ -13,15 +13,9 @@ import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
 from etl.progress import log
-from etl.sources.base import (
-    LargeFile,
-    NotInPlaceError,
-    SourceImage,
-    SourceOptions,
-    number_labels,
-    split_of,
-)
-from etl.sources.file_names import is_visible
+from etl.sources.base import LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.sources.fields import number_labels
+from etl.sources.names import is_visible, split_of
 from etl.storage.place import Place
 
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
@@ -32,10 +26,11 @@ _MAX_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical det
 
 
 class IdxSource:
-    """IDX files in pairs of images and labels, plain or gzip, each pair with the split that its name has (train, t10k).
+    """IDX files in pairs of images and labels, plain or gzip; the name of a pair gives its split (train, t10k).
 
     Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
-    PPM files: a short header and the pixels as they are. A class's name is its label's number, or what that counts.
+    PPM files: a short header and the pixels as they are. The name of a class is the number of its label, or the one of
+    the user's classes that has this number.
     """
 
     kind = "idx"
@@ -90,7 +85,7 @@ class IdxSource:
         suffix = "pgm" if self.pixels["channels"] == 1 else "ppm"
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
         for stem, values in labels.items():
-            # by content: an image does not have a file with a time of change
+            # of the content, because an image is not a file with a time of change
             version = zlib.crc32(self._pixels[stem].tobytes())
             for position, value in enumerate(values):
                 yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[str(value)], _split_of(stem), size, version)
@@ -110,7 +105,7 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
         try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # which may unpack to more than memory holds
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # it may unpack to more than fits in memory
                 header = stream.read(4 + 4 * _MAX_DIMENSIONS)
                 promised = math.prod(_shape_in(header)) if len(header) > 4 else 0
                 data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
@@ -131,6 +126,6 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
 
 
 def _shape_in(data: bytes) -> tuple[int, ...]:
-    """The sizes after the magic number, as far as they are there."""
+    """The sizes after the magic number; fewer if the data ends before."""
     sizes = data[4 : 4 + 4 * data[3]]
     return tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())

@@ -1,4 +1,4 @@
-"""Parquet files that hold the bytes of images, as Hugging Face `datasets` writes them."""
+"""Parquet files with the bytes of images in a column, as Hugging Face `datasets` writes them."""
 
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,36 +10,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError, UsageError
-from etl.progress import Progress, log
-from etl.sources.base import (
-    Columns,
-    LargeFile,
-    SourceImage,
-    SourceOptions,
-    all_classes,
-    class_name,
-    refuse_twice,
-    split_of,
+from etl.progress import Progress
+from etl.sources.base import Columns, LargeFile, SourceImage, SourceOptions, reject_duplicates
+from etl.sources.fields import (
+    MAX_IMAGE_BYTES,
+    checked_label,
+    checked_split,
+    known_columns,
+    log_left_out,
+    number_labels,
+    one_line,
 )
-from etl.sources.fields import MAX_IMAGE_BYTES, checked_key, checked_label, checked_split, known_columns, one_line
-from etl.sources.file_names import PARQUET_NAMES
+from etl.sources.names import PARQUET_NAMES, checked_key, split_of
 from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
 from etl.storage.place import Place
 from etl.threads import in_threads
 
 _FILES_AT_ONCE = 4
 
-# class, split, key (if there is a column of keys), size in bytes, columns
+# label, split, key (if there is a column of keys), size in bytes, columns
 _Row = tuple[str, str | None, str | None, int, Columns | None]
 
 
 class ParquetSource:
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
-    The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers,
-    which the schema's metadata may name (`class_names`): then all those classes are there, in that order. An image's
-    key is that of the column of keys, if one is named; else the path of its file without suffix, and the number of its
-    row, from 0.
+    The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers; the
+    schema's metadata may have names for these (`class_names`), and then the classes are these names in their order. The
+    key of an image is its value in the column of keys, if the user names one; else the path of its file without suffix,
+    and the number of its row, from 0.
 
     Listing reads the files once, because their metadata do not contain the sizes of images. Raises UsageError for a
     wrong column or cell, DataError for a damaged file.
@@ -55,23 +54,19 @@ class ParquetSource:
         named_place = files[0] if len(files) == 1 else place
         with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="open") as pool:
             self._files = list(pool.map(lambda file: _File(place, file, options), files))
-        refuse_twice([file.stem for file in self._files], lambda file: str(self._files[file].place))
+        reject_duplicates([file.stem for file in self._files], lambda file: str(self._files[file].place))
         named = _named_classes(self._files)
-        if left_out := sorted({name for file in self._files for name in file.layout.left_out}):
-            log("ingest", f"columns that are neither text nor numbers are left out: {one_line(', '.join(left_out))}")
+        log_left_out({name for file in self._files for name in file.layout.left_out})
         with Progress("ingest", len(files), "files listed", begins=False) as progress:
             in_threads(lambda file: file.list_rows(progress), self._files, _FILES_AT_ONCE)
-        found = {name for file in self._files for name, *_ in file.rows}
+        found = {label for file in self._files for label, *_ in file.rows}
         if not found:
             raise UsageError(f"no images in {named_place}; its Parquet files have no rows")
-        if options.classes is None:
-            options = replace(options, classes=named)
-        self.classes = all_classes(found, options, named_place)
-        labels = {name: label for label, name in enumerate(self.classes)}
+        self.classes, labels = number_labels(found, replace(options, classes=options.classes or named), named_place)
         self.images = [
             SourceImage(
                 f"{file.stem}/{row:08d}" if key is None else key,
-                labels[name],
+                labels[label],
                 split,
                 size,
                 file.version,
@@ -79,10 +74,10 @@ class ParquetSource:
                 (number, row),
             )
             for number, file in enumerate(self._files)
-            for row, (name, split, key, size, columns) in enumerate(file.take_rows())
+            for row, (label, split, key, size, columns) in enumerate(file.take_rows())
         ]
         if options.key_column is not None:
-            refuse_twice([image.key for image in self.images], self._where)
+            reject_duplicates([image.key for image in self.images], self._where)
 
     def _where(self, number: int) -> str:
         file, row = self.images[number].position
@@ -107,9 +102,8 @@ class _File:
         with open_parquet(place) as parquet:
             self.layout = layout_of(parquet.schema_arrow, options, place)
         self.rows: list[_Row] = []
-        self._options = options
         self._split = split_of(path)
-        self._names: dict[str | None, str] = {}
+        self._labels: dict[str | None, str] = {}
         self._splits: dict[str | None, str | None] = {None: self._split}
 
     def list_rows(self, progress: Progress) -> Generator[None]:
@@ -127,12 +121,12 @@ class _File:
         progress.advance()
 
     def take_rows(self) -> list[_Row]:
-        """The rows, which are forgotten here."""
+        """Return the rows and release them."""
         rows, self.rows = self.rows, []
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file; it is read from the front again if a row comes before another."""
+        """The bytes of these images of this file. It is read from the front again for a row before the last one."""
         for run in _forward(images):
             if self.place.info().mtime_ns != self.version:
                 raise self._changed()
@@ -162,33 +156,33 @@ class _File:
                 )
             if size > MAX_IMAGE_BYTES:
                 raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
-            if label not in self._names:
-                self._names[label] = self._class_of(label, where)
+            if label not in self._labels:
+                self._labels[label] = self._checked_label(label, where)
             if split not in self._splits:
                 self._splits[split] = checked_split(split, where) or self._split
             if layout.key:
                 key = checked_key(key or "", where)
-            yield self._names[label], self._splits[split], key, size, known_columns(layout.others, cells)
+            yield self._labels[label], self._splits[split], key, size, known_columns(layout.others, cells)
 
-    def _class_of(self, label: str | None, where: str) -> str:
+    def _checked_label(self, label: str | None, where: str) -> str:
         if label is None:
             raise UsageError(f"{where} has no label in the column {self.layout.label}; give it one, or leave it out")
         names = self.layout.names
         if names is None:
-            return class_name(checked_label(label, where), self._options.classes)
+            return checked_label(label, where)
         if not 0 <= int(label) < len(names):
             raise UsageError(
                 f"{where} has the label {label}, and the file's metadata name the classes 0 to {len(names) - 1};"
                 " correct it, or leave the row out"
             )
-        return class_name(names[int(label)], self._options.classes)
+        return names[int(label)]
 
     def _changed(self) -> DataError:
         return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
 
 
 def _forward(images: Sequence[SourceImage]) -> Iterator[Sequence[SourceImage]]:
-    """``images`` in runs whose rows never go back."""
+    """Split ``images`` into runs of ascending rows."""
     ends = [number for number, (one, other) in enumerate(pairwise(images), 1) if other.position < one.position]
     return (images[start:end] for start, end in pairwise([0, *ends, len(images)]))
 

@@ -1,6 +1,7 @@
-"""Find the columns of a Parquet file with images, by the user's options, else by name and type; read them."""
+"""Open Parquet files with images: find the columns by the user's options, else by name and type, and read them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,29 +39,24 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
             ) from None
 
 
-def read_batches(
-    parquet: pq.ParquetFile, leaves: Sequence[str], is_wanted: Callable[[int, int], bool] = lambda first, end: True
-) -> Batches:
+def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[int] | None = None) -> Batches:
     """Yield these columns in small batches, each with the number of its first row.
 
-    Row groups, and rests of them, are not read if ``is_wanted(first row, row after the last)`` is False. Raises
-    ValueError if a row group does not have as many rows as the footer says.
+    Row groups without one of the ascending ``rows`` are not read. Raises ValueError if a row group does not have as
+    many rows as the footer says.
     """
     end = 0
     for group in range(parquet.num_row_groups):
         facts = parquet.metadata.row_group(group)
         first, end = end, end + facts.num_rows
-        if not is_wanted(first, end):
+        if rows is not None and bisect_left(rows, first) == bisect_left(rows, end):
             continue
         batch_rows = max(1, _BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
         for batch in parquet.iter_batches(min(batch_rows, _MAX_BATCH_ROWS), [group], list(leaves), use_threads=False):
             yield first, batch
             first += batch.num_rows
-            if not is_wanted(first, end):
-                break
-        else:
-            if first != end:
-                raise ValueError(f"row group {group} does not have the number of rows that the footer says")
+        if first != end:
+            raise ValueError(f"row group {group} does not have the number of rows that the footer says")
 
 
 def bytes_in(column: pa.Array) -> pa.Array:
@@ -71,16 +67,14 @@ def bytes_in(column: pa.Array) -> pa.Array:
 def read_cells(file: Place, leaf: str, rows: Sequence[int]) -> Iterator[bytes | None]:
     """The cells of these ascending ``rows`` of a column of bytes, whose path is ``leaf``; None where one is null."""
     position = 0
-
-    def holds_next(first: int, end: int) -> bool:
-        return position < len(rows) and first <= rows[position] < end
-
     with open_parquet(file) as parquet:
-        for first, batch in read_batches(parquet, [leaf], holds_next):
+        for first, batch in read_batches(parquet, [leaf], rows):
             cells = bytes_in(batch.column(0))
-            while holds_next(first, first + len(cells)):
-                position += 1  # before the cell is handed out, so that this one is not asked for again
-                yield cells[rows[position - 1] - first].as_py()
+            while position < len(rows) and rows[position] < first + len(cells):
+                yield cells[rows[position] - first].as_py()
+                position += 1
+            if position == len(rows):
+                return
 
 
 _BYTES = "bytes"
@@ -185,14 +179,9 @@ def _is_label(kind: pa.DataType) -> bool:
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
-    return bool(
-        _is_label(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_time(kind)
-        or pa.types.is_timestamp(kind)
-    )
+    of = pa.types
+    others = (of.is_floating, of.is_decimal, of.is_date, of.is_time, of.is_timestamp)
+    return _is_label(kind) or any(is_one(kind) for is_one in others)
 
 
 def class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Label the images of an archive from its samples or its folders. Pure.
+"""Find the labels, splits and columns of the images of an archive, from its samples or its folders. Pure.
 
 Format: WebDataset (https://github.com/webdataset/webdataset): a sample is a run of members with the same path up to the
 first dot of the base name; the rest of the name is the member's kind. If nothing else gives a label, the first folder
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from etl.errors import UsageError
-from etl.sources.base import SPLITS_BY_WORD, Columns, SourceOptions
+from etl.sources.base import Columns, SourceOptions
 from etl.sources.fields import LABEL, SPLIT, checked_label, checked_split, known_columns, parse_object, scalar_text
 from etl.sources.folder import class_folder
+from etl.sources.names import SPLITS_BY_WORD
 from etl.sources.tar_members import Member
 from etl.storage.place import Place
 
@@ -32,8 +33,8 @@ _KEY_RULE = (
 class Labelled:
     """An image of an archive with its label, split and columns.
 
-    ``by_folder`` is True if its folder, or archive within the archive, gave the label; ``is_deep`` if it then lies in a
-    folder below that.
+    ``by_folder`` is True if the label is that of its folder, or of an archive within the archive; ``is_deep`` if it
+    then is in a folder below that.
     """
 
     member: Member
@@ -48,7 +49,7 @@ class Labelled:
 class Sample:
     """The used members of a sample: images, and the name and content of each text ("cls", "json", "txt").
 
-    ``dotted`` is a .cls that is not a text of the sample because of another dot in its name.
+    ``dotted`` is the name of a .cls that is not a text of the sample, because it has another dot in its name.
     """
 
     key: str

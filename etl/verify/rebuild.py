@@ -102,7 +102,7 @@ def planned_slices(target: Target, names: Sequence[str], attempts: Place) -> Ite
     for number, tables in found.items():
         rows = pa.concat_tables(tables)
         keys = rows["key"].to_pylist()
-        in_order = sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.slice_plan.shares.seed))
+        in_order = sorted(range(len(keys)), key=lambda row: order_key(keys[row], plan.slice_plan.seed))
         yield target.slice_names[number], rows.take(in_order)
 
 

@@ -115,8 +115,7 @@ class Target:
             "image": self.manifest["image"],
             "normalized_image": image_of(dataset) if dataset else None,
             "seed": config["seed"],
-            "config": config if plan else None,
-            "counts": plan.slice_plan.shares.counts.tolist() if plan else None,
+            "plan": plan.slice_plan.to_json() if plan else None,
             "assignments": assignments.uri if assignments else None,
         }
 

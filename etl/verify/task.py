@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, rejects_places, rows_place
-from etl.partition.strata import SlicePlan
+from etl.partition.shares import SlicePlan
 from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import TABLES as SLICE_TABLES
 from etl.slices.manifest import table_file
-from etl.slices.plan import assign_rows, slice_plan_of
+from etl.slices.plan import assign_rows
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place, open_place
@@ -127,7 +127,7 @@ class TaskCheck:
             self._find(REMOVED, self.job["removed"]["file"], str(error))
             self.unreadable.update(parts=len(work["parts"]), lists=1)
             return
-        plan = slice_plan_of(self.job) if self.job["counts"] is not None else None
+        plan = SlicePlan.from_json(self.job["plan"]) if self.job["plan"] else None
         for part in work["parts"]:
             rows = self._rows(root, part, removed, plan)
             if rows is None:
@@ -168,7 +168,7 @@ class TaskCheck:
         slices: pa.Array = pa.nulls(rows.num_rows, pa.int64())
         if plan is not None:
             assignments = open_place(self.job["assignments"]) if self.job["assignments"] else None
-            with suppress(ValueError, IndexError, DataError):
+            with suppress(ValueError, IndexError, KeyError, DataError):
                 slices = pa.array(assign_rows(plan, rows, part["plan"], assignments)[1])
         return rows.append_column("planned", slices)
 

@@ -21,10 +21,10 @@ from etl.errors import ERRORS, INTERRUPTED, EnvironmentFailure
 from etl.processes import end_with_parent, stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
-STOP_TIMEOUT_S = 5.0  # for tasks that were told to stop; then they are killed
-# What a task's Python is told: no threads for linear algebra, of which there is none; free memory is kept for the next
-# buffer, as giving it back and faulting it in again takes half of the time of reading from HDFS; and mrjob's distutils
-# are Python's own, where it has them.
+STOP_TIMEOUT_S = 5.0  # after SIGTERM; then tasks are killed
+# Variables of a task's Python: no threads for linear algebra, of which there is none; free memory is kept for the next
+# buffer, because returning it and faulting it in again takes half of the time of reading from HDFS; and mrjob's
+# distutils are Python's own, if it has them.
 TASK_VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
@@ -36,7 +36,7 @@ TASK_VARIABLES = {
 class LocalRunner(LocalMRJobRunner):
     """mrjob's local runner, but this thread starts the tasks' processes and waits for them.
 
-    It cuts each step into two tasks for each core, or into fewer if the job says so. mrjob's own runner forks a
+    Each step has two tasks for each core, or fewer if the job says so. mrjob's own runner forks a
     `multiprocessing.Pool`, which may wait for ever for a worker that a signal did not end (python/cpython#96995).
     """
 
@@ -45,7 +45,7 @@ class LocalRunner(LocalMRJobRunner):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._tasks: dict[subprocess.Popen[bytes], Path] = {}  # those that run, and their standard error
+        self._tasks: dict[subprocess.Popen[bytes], Path] = {}  # running tasks, and the files of their standard error
 
     def _num_mappers(self, step_num: int) -> float:
         return self._half_of(self.mappers)
@@ -65,7 +65,7 @@ class LocalRunner(LocalMRJobRunner):
         errors = Path(self._task_stderr_path(task_type, step_num, task_num))
 
         def start(stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes], wd: str, env: Mapping[str, str]) -> None:
-            # SIGKILL: it also ends a task that is stopped; what it leaves is deleted by whoever takes the stage over
+            # SIGKILL also ends a stopped task; the next run of the stage deletes what it leaves
             env = tied_environment(signal.SIGKILL, {**TASK_VARIABLES, **env})
             self._tasks[subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=wd, env=env)] = errors
 
@@ -74,7 +74,7 @@ class LocalRunner(LocalMRJobRunner):
     def _run_multiple(self, funcs: Iterable[Callable[[], None]], num_processes: int | None = None) -> None:
         """Run tasks to their end, as many at once as there are cores; ``funcs`` start them.
 
-        Raises what the first that fails raised; none is left then, nor after an interrupt.
+        Raises the error of the first that fails. No task is left running, also after an interrupt.
         """
         del num_processes
         try:
@@ -97,7 +97,7 @@ class LocalRunner(LocalMRJobRunner):
 
 
 def raise_failure(status: int, errors: str) -> NoReturn:
-    """Raise what a task raised that ended with this status, as far as its standard error has it."""
+    """Raise the error of a task that ended with this status, read from its standard error."""
     if status < 0:
         name = signal.Signals(-status).name
         out_of_memory = " (out of memory? use smaller packs or --num-cores 1)" if name == "SIGKILL" else ""
@@ -116,7 +116,7 @@ def sort_files(
 ) -> None:
     """Sort the lines of ``inputs`` into the file ``output`` by the command ``words``, which ends with this process.
 
-    They are sorted in memory if the command is missing or fails, because the disk is full for example.
+    They are sorted in memory if the command is missing or fails, for example because the disk is full.
     """
     # There are other threads; this takes no lock of theirs, so the child cannot wait for one
     tie = partial(end_with_parent, signal.SIGKILL, os.getpid())

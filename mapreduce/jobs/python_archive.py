@@ -2,12 +2,11 @@
 
 It is packed from the running environment: the files of the distributions that ringslice's core requires, and the
 packages etl and mapreduce, laid out as a virtual environment that works wherever YARN unpacks it. So nothing is
-installed on a node, and TensorFlow does not travel. Its ``bin/python`` is a link to the interpreter that this
-environment stands on: a node must have that same Python at that same path, /usr/bin/python3.11 say. A site that has
-not gives ``--python-bin``, a Python of the node's own with ringslice in it.
+installed on a node, and TensorFlow is not sent. Its ``bin/python`` is a link to the interpreter of this environment: a
+node must have the same Python at the same path, for example /usr/bin/python3.11. A site that does not have it gives
+``--python-bin``, a Python of the nodes with ringslice.
 
-The same environment gives the same bytes. Byte code travels too, and is used without a look at the sources' times: it
-saves a task 0.5 s of processor time at its start.
+Byte code is packed, too, and used without a look at the sources' times: it saves a task 0.5 s of processor time.
 """
 
 import fnmatch
@@ -21,19 +20,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import etl
 from etl.errors import EnvironmentFailure, run_reporting
 
-PACKER = 2  # another number if the same environment is to give another archive
+PACKER_VERSION = 3  # part of the fingerprint
 ROOT = "ringslice"
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 PACKAGES = (Path(etl.__file__).parent, Path(__file__).parent.parent)
 KEPT_ARCHIVES = 3
-STALE_S = 3600  # no packer works that long: its temporary folder is left over
+STALE_S = 3600  # a temporary folder of this age was left by a process that was killed
 
+_FAILURE = "cannot pack Python for the cluster"
 _TEMPORARY = ".tmp"
 # below site-packages: what is for developers, what pip notes for itself, and large parts that no task needs
 _EXCLUDED = (
@@ -56,37 +57,29 @@ def cached_archive(cache: Path | None = None) -> Path:
     distributions, ours = required_distributions(), own_files()
     archive = folder / f"{fingerprint(distributions, ours)}.tar.gz"
     try:
-        os.utime(archive)  # in use: the last to be cleared away
+        os.utime(archive)  # used now: the last to be deleted
     except FileNotFoundError:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
-        _make(archive, distributions, ours)
+        _delete_old(folder)
+        _make(archive, {**ours, **dict(_installed_files(distributions))})
     return archive
 
 
 def check(archive: Path) -> str:
-    """Unpack ``archive`` into a folder that is gone afterwards, and import the jobs with its Python alone.
+    """Unpack ``archive`` into a temporary folder, and import the jobs with its Python alone; returns a line about it.
 
-    Returns a line about it. Raises EnvironmentFailure if a task could not start.
+    Raises EnvironmentFailure if a task could not start.
     """
+    failure = f"the Python for the cluster does not work; remove {archive}"
     with tempfile.TemporaryDirectory(prefix="ringslice-python-") as folder:
-        failure = f"the Python for the cluster does not work; remove {archive}"
         _run(failure, "tar", "-x", "-z", "-f", archive, "-C", folder)  # as YARN does it
         _run(failure, f"{folder}/bin/python", "-c", "import mapreduce.normalize, mapreduce.shard")
         python = os.readlink(f"{folder}/bin/python")
     return f"the archive ({archive.stat().st_size >> 20} MiB) imports the jobs; every node needs {python}"
 
 
-def _run(failure: str, *words: object) -> None:
-    """Run a program without our environment. Raises EnvironmentFailure with its last line."""
-    done = subprocess.run(list(map(str, words)), cwd="/", env={"PATH": os.defpath}, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"{words[0]} ended with {done.returncode}"])[-1]
-        raise EnvironmentFailure(f"{failure}: {last}")
-
-
 def own_files() -> dict[str, bytes]:
-    """Our part of the archive, by name. It is read once: what is packed is what was fingerprinted, whoever edits it."""
+    """The content of our part of the archive, by name: read once, so that what is packed is what was fingerprinted."""
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     ours = metadata.distribution(ROOT)
     about = f"{SITE}/{ROOT}-{ours.version}.dist-info/METADATA"
@@ -111,7 +104,7 @@ def fingerprint(distributions: Sequence[metadata.Distribution], ours: Mapping[st
     """
     contents = [[name, hashlib.sha256(data).hexdigest()] for name, data in ours.items()]
     records = sorted(str(each.read_text("RECORD")) for each in distributions)
-    described = [PACKER, platform.python_implementation(), platform.python_version(), contents, records]
+    described = [PACKER_VERSION, platform.python_implementation(), platform.python_version(), contents, records]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
@@ -143,69 +136,60 @@ def _installed(name: str, requirement: str) -> metadata.Distribution:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         remedy = "pip install -e . in its source tree" if name == ROOT else f"pip install '{requirement}'"
-        why = f"is not installed in this environment ({remedy})"
-    else:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
-        if name == ROOT:
-            return found
-        if origin.get("dir_info", {}).get("editable"):
-            why = "is installed to be edited, its files lie elsewhere; install it with pip and without -e"
-        elif found.files is None or found.read_text("RECORD") is None:
-            why = (
-                "does not tell its files (no RECORD; a package of the system?);"
-                " install ringslice with pip into a virtual environment of its own"
-            )
-        else:
-            return found
-    raise EnvironmentFailure(f"cannot pack Python for the cluster: {name} {why}")
+        raise EnvironmentFailure(f"{_FAILURE}: {name} is not installed in this environment ({remedy})") from None
+    is_editable = json.loads(found.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable")
+    if name != ROOT and (is_editable or not found.files or found.read_text("RECORD") is None):
+        reason = "is installed to be edited" if is_editable else "has no list of its files (a package of the system?)"
+        raise EnvironmentFailure(
+            f"{_FAILURE}: {name} {reason}; install it with pip, without -e, into a virtual environment"
+        )
+    return found
 
 
-def _is_needed(path: str) -> bool:
-    """Whether a task may need this file, by its path below site-packages."""
-    return not any(fnmatch.fnmatchcase(f"/{path}", pattern) for pattern in _EXCLUDED)
-
-
-def _make(archive: Path, distributions: Sequence[metadata.Distribution], ours: Mapping[str, bytes]) -> None:
-    """Write ``archive``: it is there, whole, afterwards, and not there if this raises."""
-    failure = "cannot pack Python for the cluster"
-    with tempfile.TemporaryDirectory(_TEMPORARY, dir=archive.parent) as work:
-        tree, unnamed = Path(work, "tree"), Path(work, "archive")
-        for name, data in ours.items():
-            path = tree / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name.startswith("bin/"):
-                path.symlink_to(os.fsdecode(data))
-            else:
-                path.write_bytes(data)
-        for source, path in _installed_files(distributions, tree / SITE):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                shutil.copy(source, path)
-            except FileNotFoundError:
-                raise EnvironmentFailure(
-                    f"{failure}: {source} is missing; install its distribution again (pip install --force-reinstall)"
-                ) from None
-        # with a fixed seed, in a process of its own: byte code depends on what else its maker has in memory
-        options = ("-qq", "--invalidation-mode", "unchecked-hash", "-s", tree, tree)
-        compiling = [sys.executable, "-S", "-m", "compileall", *map(str, options)]
-        # a source that is no Python matters only to whoever imports it
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        subprocess.run(compiling, cwd=tree, env=kept | {"PYTHONHASHSEED": "0"}, capture_output=True)
-        unnamed.touch()
-        whose = ("--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX")
-        names = sorted(os.listdir(tree))
-        _run(failure, "tar", *whose, "-I", "gzip -n -1", "-c", "-f", unnamed, "-C", tree, *names)
-        with unnamed.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(unnamed, archive)
-
-
-def _installed_files(distributions: Sequence[metadata.Distribution], site: Path) -> Iterator[tuple[Path, Path]]:
-    """Each file that a task may need, and where it goes below ``site``."""
+def _installed_files(distributions: Sequence[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+    """Each file that a task may need, by its name in the archive."""
     for distribution in distributions:
         for file in distribution.files or ():
             if _is_needed(str(file)):
-                yield Path(str(distribution.locate_file(file))), site / file
+                yield f"{SITE}/{file}", Path(str(distribution.locate_file(file)))
+
+
+def _is_needed(path: str) -> bool:
+    """True if a task may need this file, by its path below site-packages."""
+    return not any(fnmatch.fnmatchcase(f"/{path}", pattern) for pattern in _EXCLUDED)
+
+
+def _make(archive: Path, files: Mapping[str, bytes | Path]) -> None:
+    """Write ``archive`` of these contents, or of the files at these paths, by name; nothing is left if this raises."""
+    with tempfile.TemporaryDirectory(_TEMPORARY, dir=archive.parent) as work:
+        tree, unfinished = Path(work, "tree"), Path(work, "archive")
+        for name, content in files.items():
+            path = tree / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name.startswith("bin/"):
+                path.symlink_to(os.fsdecode(content))
+            elif isinstance(content, bytes):
+                path.write_bytes(content)
+            elif content.exists():
+                shutil.copy(content, path)
+            else:
+                remedy = "install its distribution again (pip install --force-reinstall)"
+                raise EnvironmentFailure(f"{_FAILURE}: {content} is missing; {remedy}")
+        # only who imports a source that does not compile needs it to
+        compiling = (sys.executable, "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash")
+        subprocess.run([*compiling, "-s", tree, tree], capture_output=True)
+        _run(_FAILURE, "tar", "-I", "gzip -1", "-c", "-f", unfinished, "-C", tree, *os.listdir(tree))
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(unfinished, archive)
+
+
+def _run(failure: str, *words: object) -> None:
+    """Run a program without our environment. Raises EnvironmentFailure with its last line."""
+    done = subprocess.run(list(map(str, words)), cwd="/", env={"PATH": os.defpath}, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"{words[0]} ended with {done.returncode}"])[-1]
+        raise EnvironmentFailure(f"{failure}: {last}")
 
 
 def _default_cache() -> Path:
@@ -213,20 +197,14 @@ def _default_cache() -> Path:
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / ROOT / "python"
 
 
-def _clear(folder: Path) -> None:
-    """Leave room for one more archive beside those used last, and remove what packers that were killed left behind."""
-
-    def last_use(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except FileNotFoundError:  # another process cleared it away
-            return 0.0
-
-    for archive in sorted(folder.glob("*.tar.gz"), key=last_use)[: -KEPT_ARCHIVES + 1]:
-        archive.unlink(missing_ok=True)
-    for left in folder.glob(f"*{_TEMPORARY}"):
-        if last_use(left) < time.time() - STALE_S:
-            shutil.rmtree(left, ignore_errors=True)
+def _delete_old(folder: Path) -> None:
+    """Leave room for one more archive beside those used last, and delete what processes that were killed left."""
+    with suppress(FileNotFoundError):  # another process deletes, too
+        for archive in sorted(folder.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)[: -KEPT_ARCHIVES + 1]:
+            archive.unlink()
+        for left in folder.glob(f"*{_TEMPORARY}"):
+            if left.stat().st_mtime < time.time() - STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""Retry the rejects of a finished normalization: with looser limits, or after a night with slow or crashed decoders.
+"""Retry the rejects of a finished normalization: with looser limits, or after decoders were slow or crashed.
 
-The finished stage is renewed as its next generation, for which packs with rejects are normalized again, to a part under
-the next name of their old part. If its images became what they were, the old part stays, and remembers the limits that
-it was made with; the new one is deleted.
+The finished stage is renewed: packs with rejects are normalized again, to a part under the next name of their old part.
+If the new part has the same images, it is deleted, and the old part stays, with the limits of its own time in the
+marker.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
-LISTING = "rejects, tried again"  # in the plan of the stage
+LISTING = "rejects, tried again"  # in the plan of the stage, so that only another retry resumes it
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Normalizes those packs of ``parent``, a generation of ``stage``, again that have rejects, with ``config``."""
+    """A retry of the packs with rejects of ``parent``, a generation of ``stage``, with ``config``."""
 
     root: Place
     stage: Stage
@@ -37,7 +37,10 @@ class Retry:
 
     @classmethod
     def plan(cls, root: Place, stage: Stage, values: Mapping[str, Any]) -> "Retry":
-        """For these option values. Raises UsageError if ``stage`` is not finished, or more than limits differ."""
+        """Plan a retry with these values of options.
+
+        Raises UsageError if ``stage`` is unfinished, or if options other than limits differ.
+        """
         parent = stage.read_generation()
         raw = raw_stage(root).find_generation(parent.marker["input"])
         if raw is None:
@@ -46,12 +49,12 @@ class Retry:
         _require_looser_limits(parent.marker["config"], config)
         planned = stage.plan.read_json() if stage.plan.exists() else None
         if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
-            raise UsageError(f"{stage.folder} was begun anew and is not finished; first run it without --retry-rejects")
+            raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
         return cls(root, stage, parent, config)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The same input, the limits of now."""
+        """The identity of the next generation: the same input, the new limits."""
         return {"config": self.config.to_json(), "input": self.parent.marker["input"]}
 
     @cached_property
@@ -60,17 +63,17 @@ class Retry:
         return [part for part in self.parent.marker["parts"] if live_facts(part)["rejects"]["count"]]
 
     def begin(self) -> Run | None:
-        """Begin the renewal, which may be of the limits alone; None if there are no rejects, and no other limits."""
+        """Begin the renewal; None if there are no rejects and the limits are the same."""
         if not self.parts and self.parent.marker["config"] == self.config.to_json():
-            log(self.stage.name, f"{self.stage.folder} has no rejects to try again")
+            log(self.stage.name, f"{self.stage.folder} has no rejects to retry")
             return None
         changes = frozenset({"config"})
         return self.stage.renew(self.identity, self.parent.fingerprint, LISTING, force=True, changes=changes)
 
     def entries(self, run: Run) -> list[dict[str, Any]]:
-        """The entries of the next marker, for which parts without changes are deleted.
+        """The entries of the next marker; deletes new parts that are equal to the old ones.
 
-        Raises DataError if a task has not published its part, or if a good image is no longer what it was.
+        Raises DataError if a task has not published its part, or if a good image has changed.
         """
         normalized, marker = self.stage.folder, self.parent.marker
         made = {part["part"]: _new_facts(normalized, part) for part in self.parts}
@@ -101,7 +104,7 @@ class Retry:
         return (self.parent.marker["config"], self.parent.marker["parts"]) == (self.config.to_json(), entries)
 
     def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """What ``run.json`` keeps of it."""
+        """The facts of the retry for ``run.json``."""
         before = {part["part"] for part in self.parent.marker["parts"]}
         tried = sum(live_facts(part)["rejects"]["count"] for part in self.parts)
         left = sum(live_facts(part)["rejects"]["count"] for part in entries)
@@ -115,8 +118,8 @@ def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig)
     for name, value in config.to_json().items():
         if name != "limits" and recorded.get(name) != value:
             raise UsageError(
-                f"--{name.replace('_', '-')}: {recorded.get(name)} there, {value} asked; rejects are tried again as all"
-                f" images were normalised, only limits may be looser ({', '.join(FLAGS.values())})"
+                f"--{name.replace('_', '-')}: {recorded.get(name)} there, {value} asked; --retry-rejects only takes"
+                f" looser limits ({', '.join(FLAGS.values())})"
             )
     config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
 
@@ -132,7 +135,7 @@ def _new_facts(normalized: Place, part: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"{place} is missing though the job ended; run again")
     facts = read_facts(place)
     if Origin.of_part(facts) != origin or facts["input"] != part["input"]:
-        raise DataError(f"{place} does not hold the images of {part['part']}; remove it, and run again")
+        raise DataError(f"{place} does not have the images of {part['part']}; remove it, and run again")
     return facts
 
 
@@ -152,11 +155,8 @@ def _new_entry(
     normalized: Place, part: Mapping[str, Any], facts: Mapping[str, Any], removed: Removed, classes: int
 ) -> dict[str, Any]:
     """The next marker's entry for the new part of these ``facts``, which takes the place of ``part``."""
-    entry = {
-        **facts,
-        "rows_sha256": rows_place(normalized, facts["part"]).sha256(),
-        "removed": part["removed"],
-    }
+    rows_sha256 = rows_place(normalized, facts["part"]).sha256()
+    entry = {**facts, "rows_sha256": rows_sha256, "removed": part["removed"]}
     if part["removed"]:
         entry["live"] = count_live(normalized, entry, removed, classes)
     return entry

@@ -1,8 +1,9 @@
-"""What the jobs share: a job is a stage whose tasks are lines of a work list.
+"""The base of the jobs: a job is a stage whose tasks are lines of a work list.
 
-A stage's driver (this process) prepares the stage, writes a job file (what every task needs to know) and a work list (a
-line of JSON for each task's input), has mrjob run the tasks (`mapreduce.jobs.task_runner`), checks what they published,
-and writes the marker. Tasks publish their files themselves; what a runner reports is not used as a result.
+The driver of a stage (this process) prepares the stage, writes a job file (the settings of all tasks) and a work list
+(a line of JSON for the input of each task), has mrjob run the tasks (`mapreduce.jobs.task_runner`), checks the files
+that they published, and writes the marker. Tasks publish their files themselves; what a runner reports is not used as
+a result.
 """
 
 import os
@@ -38,9 +39,9 @@ Show = Callable[[Summary], None]
 
 
 class StageJob(MRJob, ABC):
-    """A stage as an mrjob job. Subclasses give OPTIONS, `run_stage` for the driver, and the tasks' steps.
+    """A stage as an mrjob job. Subclasses have OPTIONS, `run_stage` for the driver, and the steps of the tasks.
 
-    mrjob parses its own options only; tasks get all that they need to know by ``--job-file``.
+    mrjob parses its own options only; tasks get their settings by ``--job-file``.
     """
 
     INPUT_PROTOCOL = JSONValueProtocol
@@ -54,7 +55,7 @@ class StageJob(MRJob, ABC):
     def configure_args(self) -> None:
         super().configure_args()
         self.arg_parser.allow_abbrev = False
-        self.add_passthru_arg("--job-file", metavar="URI", help="What every task needs to know; set by the driver.")
+        self.add_passthru_arg("--job-file", metavar="URI", help="The settings of all tasks; set by the driver.")
 
     def load_args(self, args: list[str]) -> None:
         super().load_args(args)
@@ -62,7 +63,7 @@ class StageJob(MRJob, ABC):
         self._reported = time.monotonic()
         self.options.runner = self.options.runner or DEFAULT_RUNNER
         self.options.conf_paths = self.options.conf_paths or []  # not the mrjob.conf of other projects
-        if self.options.job_file:  # after ROOT comes the work list, which alone is input
+        if self.options.job_file:  # the work list comes after ROOT, and alone is input
             self.options.args = self.options.args[-1:]
 
     @classmethod
@@ -92,33 +93,33 @@ class StageJob(MRJob, ABC):
 
     @property
     def job(self) -> dict[str, Any]:
-        """In a task: what the driver wrote for all of them."""
+        """In a task: the settings that the driver wrote for all of them."""
         if not hasattr(self, "_job"):
             self._job = open_place(self.options.job_file).read_json()
         return self._job
 
     @property
-    def attempts(self) -> Place:
-        """In a task: where it writes what it is about to publish."""
+    def staging(self) -> Place:
+        """In a task: the folder of files that are not published yet."""
         return open_place(self.options.job_file).parent
 
     def report(self, status: str) -> None:
-        """In a task: tell the runner that it is alive, now and then; a silent one is ended by Hadoop."""
+        """In a task: report its status to the runner, at most every `REPORT_INTERVAL_S`; Hadoop kills silent tasks."""
         if time.monotonic() - self._reported > REPORT_INTERVAL_S:
             self._reported = time.monotonic()
             self.set_status(status)
 
     def count_task(self, bytes_in: int, bytes_out: int) -> None:
-        """In a task: count what it read and wrote, and where it ran."""
+        """In a task: count the bytes that it read and wrote, and where it ran."""
         self.increment_counter("bytes", "in", bytes_in)
         self.increment_counter("bytes", "out", bytes_out)
         where = "in a YARN container" if os.environ.get("CONTAINER_ID") else "on the driver's machine"
         self.increment_counter("lines", where)
 
     def number_of_reducers(self, worthwhile: int) -> int:
-        """As many as a property of Hadoop's asks for, else ``worthwhile``: keys are made for so many.
+        """The number that a property of Hadoop asks for, else ``worthwhile``; keys are made for this number.
 
-        Raises UsageError where it asks for none.
+        Raises UsageError if the property is not an integer >= 1.
         """
         asked = (self.options.jobconf or {}).get(REDUCES)
         try:
@@ -127,7 +128,7 @@ class StageJob(MRJob, ABC):
             raise UsageError(f"-D {REDUCES}: {error}") from None
 
     def hadoop_input_format(self) -> str | None:
-        """On Hadoop, lines of the work list are dealt to tasks by their number, not by their bytes."""
+        """On Hadoop, tasks get lines of the work list by their number, not by their bytes."""
         return "org.apache.hadoop.mapred.lib.NLineInputFormat" if self.options.runner == HADOOP else None
 
     def _runner_class(self) -> type:
@@ -139,7 +140,7 @@ class StageJob(MRJob, ABC):
 
 
 def script_command(job_class: type[StageJob]) -> click.Command:
-    """The command of a job's script: the stage's options; words that it does not know are mrjob's."""
+    """The command of a job's script: the options of the stage; words that it does not know go to mrjob."""
 
     # no short options: click would find them within mrjob's -Dname=value
     @click.command(

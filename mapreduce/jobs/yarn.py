@@ -1,4 +1,4 @@
-"""A stage's tasks on YARN: submitted or joined, followed, and ended with us."""
+"""A stage's job on YARN: submitted or joined, followed, and ended with its driver."""
 
 import getpass
 import hashlib
@@ -23,19 +23,19 @@ from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.jobs.local import TASK_VARIABLES
 from mapreduce.jobs.python_archive import cached_archive
-from mapreduce.jobs.work import JOB_FILE, POLL_INTERVAL_S, Work
+from mapreduce.jobs.task_runner import JOB_FILE, POLL_INTERVAL_S, Work
 
 PACKED_PYTHON = "env/bin/python"
-PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")
+PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")  # variables for tasks
 PYTHON_BYTES = 320 << 20  # of a container: what a task's Python and what the JVM keeps outside its heap take
 # A task's JVM lives for seconds and mostly moves bytes: with its second compiler it takes twice as long to start.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 LOST_COUNTS = ("failedMapAttempts", "killedMapAttempts", "failedReduceAttempts", "killedReduceAttempts")
 OUR_COUNTERS = frozenset({"images", "examples", "bytes", "lines"})
-LEAST_HEAP_BYTES = 128 << 20
-CLIENT_GRACE_S = 8.0  # after its job ended, `hadoop jar` asks a master that is gone, and then a history server
-SILENCE_S = 60.0  # so long may the ResourceManager not answer before the job is given up
-SIGNALLED = 128  # above this an exit status tells of a signal
+MIN_HEAP_BYTES = 128 << 20
+CLIENT_TIMEOUT_S = 8.0  # after its job ended, `hadoop jar` asks a master that is gone, and then a history server
+RESOURCE_MANAGER_TIMEOUT_S = 60.0  # without an answer for so long, the job is given up
+SIGNAL_STATUS = 128  # a greater exit status is this plus the number of a signal
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,15 @@ class ClusterOptions:
     restart: bool
     python_bin: str | None
 
-    def jobconf(self, stage: Stage, tag: str, work: Work) -> dict[str, str]:
-        """Hadoop's properties for a job that does this work."""
-        lines = len(work.lines)
-        asked = {"mapreduce.job.queuename": self.queue, "mapreduce.job.priority": self.priority}
-        return {
-            "mapreduce.job.name": f"ringslice {stage.name} {stage.folder}",
-            "mapreduce.job.tags": tag,
-            "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, work.tasks))),
-            "stream.map.input.ignoreKey": "true",
-            **self.memory_properties(work.helper_bytes),
-            "mapreduce.map.output.compress": "false",
-            "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
-            **{name: value for name, value in asked.items() if value},
-        }
-
     def memory_properties(self, helper_bytes: int = 0) -> dict[str, str]:
-        """How a container's memory is shared between the JVM's heap, its sort buffer, and the task's Python.
+        """Divide a container's memory between the JVM's heap, its sort buffer, and the task's Python.
 
-        A mapper's container has room for its helper process, too, if it has one.
+        A mapper's container has ``helper_bytes`` in addition, for its helper process.
         """
         settings = HdfsSettings.from_environment()
         python = PYTHON_BYTES + (settings.heap_bytes // 2 if settings.driver == LIBHDFS else 0)  # it fills half of it
-        heap = max(LEAST_HEAP_BYTES, self.task_memory - python) >> 20
-        # what is young does not live, and the sort buffer takes most of the rest: it need not grow
+        heap = max(MIN_HEAP_BYTES, self.task_memory - python) >> 20
+        # few new objects survive, and the sort buffer takes most of the heap, which need not grow
         jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
         return {
             "mapreduce.map.memory.mb": str((self.task_memory + helper_bytes) >> 20),
@@ -80,14 +65,14 @@ class ClusterOptions:
             "mapreduce.reduce.java.opts": jvm,
             "mapreduce.task.io.sort.mb": str(heap * 3 // 5),
             "mapreduce.map.sort.spill.percent": "0.95",
-            # what is fetched goes to disk all the same; with Hadoop's 0.7 it would fill the heap before
+            # what is fetched goes to disk anyway; with Hadoop's 0.7 it would fill the heap before
             "mapreduce.reduce.shuffle.input.buffer.percent": "0.3",
         }
 
 
 @dataclass
 class YarnJob:
-    """The job of ``stage`` on the cluster."""
+    """A job of ``stage`` on the cluster. ``note`` is its progress in a few words."""
 
     stage: Stage
     options: ClusterOptions
@@ -101,48 +86,78 @@ class YarnJob:
 
     @property
     def tag(self) -> str:
-        """What every job of this stage's folder is marked with on the cluster, whoever starts it."""
+        """The tag of every application of this stage's folder, whoever submits it."""
         return "ringslice-" + hashlib.sha256(self.stage.folder.uri.encode()).hexdigest()[:20]
 
     def check(self) -> None:
-        """Raise EnvironmentFailure where a program of Hadoop's is missing, or the cluster has no such queue."""
+        """Raise EnvironmentFailure if a program of Hadoop's is missing, or the cluster does not have the queue."""
         java_home(), hadoop_command(), streaming_jar()
-        queues, wanted = self.manager.queues(), self.options.queue
-        if wanted is None or queues.has(wanted):
+        queues, queue = self.manager.queues(), self.options.queue
+        if queue is None or queues.has(queue):
             return
         if not queues.may_make:
-            raise EnvironmentFailure(f"--queue {wanted!r} does not exist at {self.manager}; its queues are: {queues}")
-        log(self.stage.name, f"FairScheduler has no queue {wanted!r} yet and may make it; its queues are: {queues}")
+            raise EnvironmentFailure(f"--queue {queue!r} does not exist at {self.manager}; its queues are: {queues}")
+        log(self.stage.name, f"FairScheduler has no queue {queue!r} yet and may make it; its queues are: {queues}")
+
+    def properties(self, work: Work) -> dict[str, str]:
+        """Hadoop's properties for a job that does this work."""
+        lines = len(work.lines)
+        asked = {"mapreduce.job.queuename": self.options.queue, "mapreduce.job.priority": self.options.priority}
+        return {
+            "mapreduce.job.name": f"ringslice {self.stage.name} {self.stage.folder}",
+            "mapreduce.job.tags": self.tag,
+            "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, work.tasks))),
+            "stream.map.input.ignoreKey": "true",
+            **self.options.memory_properties(work.helper_bytes),
+            "mapreduce.map.output.compress": "false",
+            "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
+            **{name: value for name, value in asked.items() if value},
+        }
+
+    def words(self, tasks: Place) -> list[str]:
+        """The words for mrjob's Hadoop runner that depend on the site: its programs, and the containers' Python.
+
+        ``tasks`` is the folder of the tasks. Uploads the packed Python if the cluster does not have it.
+        """
+        os.environ.setdefault("JAVA_HOME", str(java_home()))
+        words = ["--hadoop-bin", hadoop_command(), "--hadoop-streaming-jar", str(streaming_jar())]
+        passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+        for name, value in {**passed, **TASK_VARIABLES, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
+            words += ["--cmdenv", f"{name}={value}"]
+        if self.options.python_bin is None:
+            words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(self.stage)}#env"]
+        on_hdfs = self.stage.folder.filesystem.scheme == "hdfs"
+        return [*words, "--hadoop-tmp-dir", (tasks / "mrjob" if on_hdfs else _home(self.stage) / "jobs").uri]
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` keeps of it."""
+        """Return what ``run.json`` keeps of it."""
         applications = [self.application.id] if self.application else []
         ours = {group: counts for group, counts in self.counters.items() if group in OUR_COUNTERS}
         failed = [f"{each.id} {each.state.lower()}" for each in self.failed]
         return {"applications": applications, "counters": ours, "attempts_lost": failed}
 
-    def running(self, is_resumed: bool) -> Application | None:
+    def find_running(self, is_resumed: bool) -> Application | None:
         """A job of this stage that still runs and can be joined; others are ended.
 
-        One can be joined where this run goes on with the same plan, and the job's tasks may still publish.
+        One can be joined if this run resumes the same plan, and the job's tasks may still publish.
         """
         running = self.manager.tagged(self.tag)
         may_publish = any((folder / JOB_FILE).exists() for folder in self.stage.task_folders())
         if len(running) == 1 and is_resumed and may_publish and not self.options.restart:
             return running[0]
         for each in running:
-            log(self.stage.name, f"ending {each.id}, which still runs for {self.stage.folder}")
+            log(self.stage.name, f"killing {each.id}, which still runs for {self.stage.folder}")
             self.end(each.id)
         return None
 
     def join(self, application: Application) -> None:
-        """Follow an application that an earlier run has left to its end."""
+        """Follow an application of an earlier run to its end."""
         log(self.stage.name, f"joining {application.id}, which runs already (--restart would end it)")
         self.application = application
         self._follow_to_the_end()
 
     def _follow_to_the_end(self, output: str = "") -> None:
-        """Follow the application until the ResourceManager says how it ended. Raises where it did not succeed."""
+        """Follow the application until the ResourceManager reports its end. Raises if it did not succeed."""
         try:
             while self.application and not self.application.ended:
                 self.counters = self.manager.counters(self.application.id) or self.counters
@@ -156,15 +171,15 @@ class YarnJob:
             self.raise_failure(output or (self.application.diagnostics if self.application else ""))
 
     def submit(self, job: Any) -> None:
-        """Run the mrjob ``job``, by a `YarnRunner`, to its end; whatever ends us ends it on the cluster."""
-        # what is below a warning has whole command lines in it, with the values of -D and --cmdenv
+        """Run the mrjob ``job``, by a `YarnRunner`, to its end; kill it on the cluster if anything is raised here."""
+        # messages below a warning contain whole command lines, with the values of -D and --cmdenv
         logging.getLogger("mrjob").setLevel(logging.WARNING if os.environ.get(DEBUG_VARIABLE) else logging.ERROR)
         with job.make_runner() as runner:
             runner.follow = self.follow
             try:
                 runner.run()
                 self.counters = runner.counters()[0]
-            except StepFailedException:  # the client's word: it may have lost a job that goes on, or has succeeded
+            except StepFailedException:  # raised by the client, which may have lost a job that runs or has succeeded
                 self._follow_to_the_end(runner.output)
             except BaseException:
                 for each in self.manager.tagged(self.tag):
@@ -172,9 +187,9 @@ class YarnJob:
                 raise
 
     def follow(self) -> bool:
-        """Look how the application is, tell of attempts that failed; returns whether it ended a while ago.
+        """Ask for the application's state, log failed attempts; return True if it ended `CLIENT_TIMEOUT_S` ago.
 
-        Raises what makes further attempts useless.
+        Raises an error of a task that further attempts would meet again.
         """
         try:
             if self.application is None:
@@ -183,12 +198,12 @@ class YarnJob:
             self.application = self.manager.application(self.application.id)
             self._answered = time.monotonic()
         except EnvironmentFailure:
-            if time.monotonic() - self._answered > SILENCE_S:
+            if time.monotonic() - self._answered > RESOURCE_MANAGER_TIMEOUT_S:
                 raise
             return False
         if self.application.ended:
             self._ended = self._ended or time.monotonic()
-            return time.monotonic() - self._ended > CLIENT_GRACE_S
+            return time.monotonic() - self._ended > CLIENT_TIMEOUT_S
         job = self.manager.map_reduce_job(self.application.id)
         if job:
             progress = f"map {job['mapProgress']:.0f} %, reduce {job['reduceProgress']:.0f} %"
@@ -197,10 +212,10 @@ class YarnJob:
             known = frozenset(each.id for each in self.failed)
             for attempt in self.manager.failed_attempts(self.application.id, known):
                 self.failed.append(attempt)
-                self._tell_failure(attempt)
+                self._log_failure(attempt)
         return False
 
-    def _tell_failure(self, attempt: FailedAttempt) -> None:
+    def _log_failure(self, attempt: FailedAttempt) -> None:
         status, line = cause_of(attempt)
         if os.environ.get(DEBUG_VARIABLE):
             log(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
@@ -210,14 +225,14 @@ class YarnJob:
             log(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
 
     def end(self, application: str) -> None:
-        """Kill an application on the cluster, and wait until it is gone."""
+        """Kill an application on the cluster, and wait until it has ended."""
         self.manager.kill(application)
-        deadline = time.monotonic() + SILENCE_S
+        deadline = time.monotonic() + RESOURCE_MANAGER_TIMEOUT_S
         while not self.manager.application(application).ended and time.monotonic() < deadline:
             time.sleep(0.2)
 
     def raise_failure(self, diagnostics: str) -> NoReturn:
-        """Raise the cause of the job's failure: what its last failed attempt said, else what the cluster says."""
+        """Raise the cause of the job's failure: that of its last failed attempt, else the cluster's ``diagnostics``."""
         causes = [cause_of(each) for each in self.failed if each.state == "FAILED"]
         status, line = causes[-1] if causes else (EnvironmentFailure.status, cause_of_output(diagnostics))
         where = f" ({self.application.id})" if self.application else ""
@@ -225,8 +240,8 @@ class YarnJob:
 
 
 def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
-    """The exit status and the one line of why an attempt failed."""
-    told = re.findall(r"^ringslice: error: (.*)$", attempt.error_output, re.MULTILINE)
+    """The exit status, and the reason of a failed attempt in one line."""
+    messages = re.findall(r"^ringslice: error: (.*)$", attempt.error_output, re.MULTILINE)
     code = re.search(r"subprocess failed with code (\d+)", attempt.diagnostics)
     if "memory limit" in (diagnostics := " ".join(attempt.diagnostics.split())):
         used = re.search(r"Current usage: (.*?)[;.]? ?Killing", diagnostics)
@@ -234,9 +249,9 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
             f"a task took more memory than its container has ({used[1] if used else 'killed by YARN'});"
             " give more with --task-memory"
         )
-    if told:
-        return int(code[1]) if code else EnvironmentFailure.status, told[-1]
-    if code and (number := int(code[1]) - SIGNALLED) in set(signal.Signals):
+    if messages:
+        return int(code[1]) if code else EnvironmentFailure.status, messages[-1]
+    if code and (number := int(code[1]) - SIGNAL_STATUS) in set(signal.Signals):
         return EnvironmentFailure.status, f"its Python was ended by {signal.Signals(number).name}"
     last = [line for line in attempt.error_output.splitlines() if line.strip() and "log4j" not in line]
     if code and last:
@@ -245,38 +260,23 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
 
 
 def cause_of_output(text: str) -> str:
-    """The line of what Hadoop said that tells why, the most telling kind first."""
+    """The line of Hadoop's output that names the cause: of the launcher, else an exception, else a failure."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    for telling in (r"Error Launching job : (.*)", r"\b(\w+(?:Exception|Error): .*)", r"(.*(?:failed|killed).*)"):
-        found = [match[1] for line in lines if (match := re.search(telling, line, re.IGNORECASE))]
+    for pattern in (r"Error Launching job : (.*)", r"\b(\w+(?:Exception|Error): .*)", r"(.*(?:failed|killed).*)"):
+        found = [match[1] for line in lines if (match := re.search(pattern, line, re.IGNORECASE))]
         if found:
             return found[-1]
-    return (lines or ["the cluster does not say why"])[-1]
-
-
-def arguments(options: ClusterOptions, stage: Stage, tasks_folder: Place) -> list[str]:
-    """The words for mrjob's Hadoop runner that depend on the site: its programs, and the containers' Python."""
-    os.environ.setdefault("JAVA_HOME", str(java_home()))
-    words = ["--hadoop-bin", hadoop_command(), "--hadoop-streaming-jar", str(streaming_jar())]
-    passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    for name, value in {**passed, **TASK_VARIABLES, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
-        words += ["--cmdenv", f"{name}={value}"]
-    if options.python_bin is None:
-        words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(stage)}#env"]
-    on_hdfs = stage.folder.filesystem.scheme == "hdfs"
-    return [*words, "--hadoop-tmp-dir", (tasks_folder / "mrjob" if on_hdfs else _home(stage) / "jobs").uri]
+    return (lines or ["the cluster gives no reason"])[-1]
 
 
 def upload_python(stage: Stage) -> str:
-    """The URI of the containers' Python on the filesystem of the stage's root; sent there once per version."""
+    """The URI of the containers' Python on the filesystem of the stage's root; uploaded once per version."""
     archive = cached_archive()
     folder = _home(stage) / "python"
     final = folder / archive.name
     if not final.exists():
-        log(
-            stage.name,
-            f"sending the tasks' Python to {final}, once for this version ({archive.stat().st_size >> 20} MiB)",
-        )
+        size = f"{archive.stat().st_size >> 20} MiB"
+        log(stage.name, f"sending the tasks' Python to {final}, once for this version ({size})")
         with publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
             while data := source.read(READ_BUFFER_BYTES):
                 output.write(data)
@@ -284,9 +284,9 @@ def upload_python(stage: Stage) -> str:
 
 
 def _home(stage: Stage) -> Place:
-    """Our folder on the root's HDFS; of a local root on the site's default filesystem.
+    """Our folder on the root's HDFS; for a local root on the site's default filesystem.
 
-    Raises UsageError where that is none.
+    Raises UsageError if that is not HDFS.
     """
     root = stage.folder if stage.folder.filesystem.scheme == "hdfs" else open_place("hdfs:///")
     return Place(root.filesystem, f"/user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}/.ringslice")

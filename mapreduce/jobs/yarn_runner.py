@@ -1,6 +1,6 @@
-"""mrjob's Hadoop runner without the JVMs it need not start: HDFS by our own client, one `hadoop jar` for the job.
+"""mrjob's Hadoop runner with our own HDFS client, so that only the JVM that submits the job is started.
 
-As mrjob has it, eight JVMs run one after the other before a job is submitted; here only the one that submits it.
+mrjob itself starts eight JVMs one after the other before a job is submitted.
 """
 
 import functools
@@ -22,11 +22,11 @@ from mrjob.logs.step import _interpret_hadoop_jar_command_stderr
 
 from etl.processes import end_with_parent
 from etl.storage.place import READ_BUFFER_BYTES, open_place
-from mapreduce.jobs.work import POLL_INTERVAL_S
+from mapreduce.jobs.task_runner import POLL_INTERVAL_S
 
 
 class HdfsFiles(HadoopFilesystem):
-    """What mrjob asks of HDFS, answered without ``hadoop fs``."""
+    """mrjob's operations on HDFS, without ``hadoop fs``."""
 
     def __init__(self, hadoop_bin: list[str], version: str) -> None:
         super().__init__(hadoop_bin)
@@ -54,9 +54,9 @@ class HdfsFiles(HadoopFilesystem):
 
 
 class YarnRunner(HadoopJobRunner):
-    """Runs a job on YARN. ``follow`` is called while it runs, about twice a second, and may raise to end it.
+    """Runs a job on YARN. ``follow`` is called about twice a second while it runs, and may raise to end it.
 
-    Once it returns True, ``hadoop jar`` is not waited for any longer.
+    When it returns True, ``hadoop jar`` is ended.
     """
 
     follow: Callable[[], bool]
@@ -73,7 +73,7 @@ class YarnRunner(HadoopJobRunner):
     def _run_hadoop(
         self, hadoop_args: list[str], env: dict[str, str], record_callback: Callable[..., Any]
     ) -> tuple[int, dict[str, Any]]:
-        """Run ``hadoop jar`` to its end; overrides mrjob's, which would leave it to the terminal's Ctrl-C."""
+        """Run ``hadoop jar`` to its end, in a session of its own: mrjob's own would get Ctrl-C from the terminal."""
         del record_callback
         with tempfile.TemporaryFile() as output:
             with subprocess.Popen(
@@ -98,7 +98,7 @@ class YarnRunner(HadoopJobRunner):
         return client.returncode, interpretation
 
     def _log_counters(self, log_interpretation: dict[str, Any], step_num: int) -> None:
-        """They go to ``run.json``."""
+        """Do nothing: counters go to ``run.json``."""
 
     def _pick_error(self, log_interpretation: dict[str, Any], step_type: str) -> None:
-        """Causes are read from the attempts' own output."""
+        """Do nothing: causes are read from the output of the attempts."""

@@ -1,4 +1,4 @@
-"""The shuffle of the job `shard`: keys, partitioner, transports, ranges of local files.
+"""The shuffle of the job `shard`: the form in which mappers send examples to reducers, and the keys.
 
-A module belongs here if it decides what travels from mappers to reducers, in which form, and to which reducer. Which
-slice an example goes to is decided in `etl.slices`; starting of jobs is in `mapreduce.jobs`."""
+A module belongs here if it decides what is sent from mappers to reducers, in which form, and to which reducer. Which
+slice an example belongs to is decided in `etl.slices`; jobs are started in `mapreduce.jobs`."""

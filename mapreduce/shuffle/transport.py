@@ -1,22 +1,23 @@
-"""How examples travel from `shard`'s mappers to its reducers.
+"""How `shard`'s mappers send examples to its reducers: in which form, under which keys, to which reducer.
 
-A mapper sends each example under its slice's key and its order there; a reducer receives those of one slice in their
-order. What travels, `pick` decides:
+A mapper sends each example under the key of its slice and its place in the order of the slice; a reducer receives those
+of one slice in this order. `choose_transport` decides the form:
 
-- REFERENCES, where tasks run on this machine and the parts are local files: where each record lies. The reducer reads
-  it there, and no byte of an image goes through pipes, files and a sort in between.
-- RECORDS, on Hadoop: the bytes as they are, a length before each key and value (streaming's ``rawbytes``).
-- LINES, where tasks run on this machine but the parts do not lie on it: the bytes in base64, a line each.
+- REFERENCES, if tasks run on this machine and the parts are local files: the places of records in their parts. The
+  reducer reads them there, and no byte of an image goes through pipes, files and a sort.
+- RECORDS, on Hadoop: the bytes as they are, with a length before each key and value (streaming's ``rawbytes``).
+- LINES, if tasks run on this machine but the parts are elsewhere: the bytes in base64, a line each.
 
-Whatever travels, a record's length and CRC32C are checked when it is read from its part.
+In every form, a record's length and CRC32C are checked when it is read from its part.
 """
 
 import binascii
+import functools
 import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,43 +29,111 @@ from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
-from mapreduce.jobs.work import TaskSize
-from mapreduce.shuffle.partitioner import partition_prefix
-from mapreduce.shuffle.range_reads import LocalFiles, looking_ahead
+from mapreduce.jobs.task_runner import TaskSize
+from mapreduce.shuffle.range_reads import LocalFiles, read_ahead
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs
 
-SHA256_BYTES = 32
+# BinaryPartitioner (Hadoop 3) hashes the first bytes of a key by h = 31 h + byte over 32 bits from h = 1, and sends the
+# record to reducer (h and 0x7fffffff) mod reducers
+PARTITIONER = "org.apache.hadoop.mapred.lib.BinaryPartitioner"
+PREFIX_BYTES = 4
+PROPERTIES = {  # of a job whose tasks send RECORDS
+    "stream.map.output": "rawbytes",
+    "stream.reduce.input": "rawbytes",
+    "mapreduce.partition.binarypartitioner.left.offset": "0",
+    "mapreduce.partition.binarypartitioner.right.offset": str(PREFIX_BYTES - 1),
+}
+
+_BASE = 128  # Java's bytes are signed: those below this are not negative
 _DIGITS = 8  # of a slice's number in a line, so that lines sort as numbers do
-_NUMBER = struct.Struct(">I")
-_LENGTHS = struct.Struct(">I")
+_INTEGER = struct.Struct(">I")
+_SHA256_BYTES = 32
+
+Pair = tuple[bytes, tuple[bytes, bytes]]  # key of a slice, order and value
 
 
-def pick(root: Place, runner: str) -> str:
-    """What travels between the tasks of ``runner`` for a dataset at ``root``."""
+def choose_transport(root: Place, runner: str) -> str:
+    """The form in which the tasks of ``runner`` send examples of a dataset at ``root``."""
     if runner == HADOOP:
         return RECORDS
     return REFERENCES if root.filesystem.scheme == "file" else LINES
 
 
+class LineProtocol:
+    """An mrjob protocol for a slice's key, an order within the slice (hexadecimal digits), and a value.
+
+    The line is ``key TAB order TAB value``: sorted as text it is sorted by slice, then by order.
+    """
+
+    def write(self, key: bytes, value: tuple[bytes, bytes]) -> bytes:
+        return b"%s\t%s\t%s" % (key, *value)
+
+    def read(self, line: bytes) -> Pair:
+        key, order, value = line.split(b"\t", 2)
+        return key, (order, value)
+
+
+def write_pair(stream: BinaryIO, key: bytes, order: bytes, value: bytes) -> None:
+    """Write Hadoop streaming's rawbytes: a length (4 bytes, big-endian) and a key, a length and a value.
+
+    ``order`` is the end of the key: sorted as bytes, pairs are sorted by slice, then by order.
+    """
+    stream.write(b"".join((_INTEGER.pack(len(key) + len(order)), key, order, _INTEGER.pack(len(value)))))
+    stream.write(value)
+
+
+def read_pairs(stream: BinaryIO, order_bytes: int) -> Iterator[Pair]:
+    """Inverse of `write_pair` for all of ``stream``. Raises EOFError if it ends within a pair."""
+    while head := stream.read(_INTEGER.size):
+        key = _read_block(stream, head)
+        yield key[:-order_bytes], (key[-order_bytes:], _read_block(stream, stream.read(_INTEGER.size)))
+
+
+def _read_block(stream: BinaryIO, head: bytes) -> bytes:
+    if len(head) == _INTEGER.size:
+        data = stream.read(size := _INTEGER.unpack(head)[0])
+        if len(data) == size:
+            return data
+    raise EOFError("the input of the reducer ends within a record")
+
+
+def reducer_of(prefix: bytes, reducers: int) -> int:
+    """The reducer, from 0, to which Hadoop sends keys that begin with ``prefix``, whose bytes are below 128."""
+    hashed = 1
+    for byte in prefix:
+        hashed = (31 * hashed + byte) & 0xFFFFFFFF
+    return (hashed & 0x7FFFFFFF) % reducers
+
+
+@functools.cache
+def partition_prefix(reducer: int, reducers: int) -> bytes:
+    """The first bytes of a key that Hadoop sends to ``reducer`` of ``reducers``."""
+    for number in range(_BASE**PREFIX_BYTES):
+        prefix = bytes(number // _BASE**place % _BASE for place in reversed(range(PREFIX_BYTES)))
+        if reducer_of(prefix, reducers) == reducer:
+            return prefix
+    raise ValueError(f"no key goes to reducer {reducer} of {reducers}")
+
+
 class Transport(ABC):
-    """What travels for an example, between `send` and `receive`, and under which key."""
+    """The form of an example between `send` and `receive`, and its key."""
 
     # what a mapper sends, and what a reducer receives, is worth a task
     SENT: ClassVar[TaskSize]
     RECEIVED: ClassVar[TaskSize]
 
     @abstractmethod
-    def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        """What travels for each of the ``wanted`` of a part's ``rows`` (all of them, with `COLUMNS`), in their order.
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+        """The values to send for those of a part's ``rows`` (all of them, with `COLUMNS`) that ``is_sent`` selects.
 
-        Raises DataError where a record that is read is not the one that its row tells of.
+        Raises DataError if a record that is read is not the one of its row.
         """
 
     @abstractmethod
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
-        """The examples, from what was sent, in the order it arrives. Raises DataError as `send` does."""
+        """The examples of the values that were sent, in the order in which they arrive. Raises DataError as `send`."""
 
     def key(self, number: int, reducer: int, reducers: int) -> bytes:
         """The key of a slice, by its number, that goes to ``reducer`` of ``reducers``."""
@@ -77,7 +146,7 @@ class Transport(ABC):
 
 
 class _Reference(NamedTuple):
-    """Where a record lies, and what must be found there; it travels as JSON."""
+    """The place of a record, and what must be found there; sent as JSON."""
 
     part: str
     offset: int
@@ -87,13 +156,13 @@ class _Reference(NamedTuple):
 
 
 class References(Transport):
-    """Where the records lie."""
+    """The places of the records."""
 
-    SENT = TaskSize(1 << 40, 50_000)  # it reads rows alone
+    SENT = TaskSize(1 << 40, 50_000)  # a mapper reads rows only
     RECEIVED = TaskSize(128 << 20, 50_000)
 
-    def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        chosen = rows.filter(wanted)
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+        chosen = rows.filter(is_sent)
         columns = (chosen[name].to_pylist() for name in ("offset", "size", "crc32c", "sha256"))
         for offset, size, crc32c, sha256 in zip(*columns, strict=True):
             yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex()), allow_nan=False).encode()
@@ -104,15 +173,15 @@ class References(Transport):
             def path(part: str) -> str:
                 return records_place(normalized, part).path
 
-            def look(reference: _Reference) -> None:
-                files.expect(path(reference.part), reference.offset, reference.size)
+            def prefetch(reference: _Reference) -> None:
+                files.prefetch(path(reference.part), reference.offset, reference.size)
 
-            for each in looking_ahead((_Reference(*json.loads(each)) for each in values), look):
+            for each in read_ahead((_Reference(*json.loads(each)) for each in values), prefetch):
                 place = path(each.part)
                 record = open_record(files.read(place, each.offset, each.size), each.offset, place)
                 if record.crc32c != each.crc32c:
                     raise DataError(
-                        f"{place} does not hold at offset {each.offset} the example that its rows tell of;"
+                        f"{place} does not contain at offset {each.offset} the example of its row;"
                         " normalize again with --overwrite"
                     )
                 yield record.data, each.part, bytes.fromhex(each.sha256)
@@ -121,18 +190,18 @@ class References(Transport):
 class _Bytes(Transport):
     """The records themselves."""
 
-    def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        head = _LENGTHS.pack(len(part.encode())) + part.encode()
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+        head = _INTEGER.pack(len(part.encode())) + part.encode()
         records = read_part(normalized, part, rows)
-        for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, wanted.tolist(), strict=True):
+        for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, is_sent.tolist(), strict=True):
             if chosen:
                 yield b"".join((sha256, head, record.data))
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         for value in values:
-            start = SHA256_BYTES + _LENGTHS.size
-            end = start + _LENGTHS.unpack_from(value, SHA256_BYTES)[0]
-            yield value[end:], value[start:end].decode(), value[:SHA256_BYTES]
+            start = _SHA256_BYTES + _INTEGER.size
+            end = start + _INTEGER.unpack_from(value, _SHA256_BYTES)[0]
+            yield value[end:], value[start:end].decode(), value[:_SHA256_BYTES]
 
 
 class Lines(_Bytes):
@@ -140,8 +209,8 @@ class Lines(_Bytes):
 
     SENT = RECEIVED = TaskSize(64 << 20, 20_000)
 
-    def send(self, normalized: Place, part: str, rows: Table, wanted: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        for value in super().send(normalized, part, rows, wanted):
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+        for value in super().send(normalized, part, rows, is_sent):
             yield binascii.b2a_base64(value, newline=False)
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
@@ -149,7 +218,7 @@ class Lines(_Bytes):
 
 
 class Records(_Bytes):
-    """The records as they are, under keys that Hadoop's partitioner sends to the reducer they are for."""
+    """The records as they are, under keys that Hadoop's partitioner sends to the reducer of the slice."""
 
     # A task's JVM and Python take 3 s of processor time to start, and 1 s for each 100 MB. What is sent fits into the
     # sort buffer of a container of the default size.
@@ -157,10 +226,10 @@ class Records(_Bytes):
     RECEIVED = TaskSize(512 << 20, 200_000)
 
     def key(self, number: int, reducer: int, reducers: int) -> bytes:
-        return partition_prefix(reducer, reducers) + _NUMBER.pack(number)
+        return partition_prefix(reducer, reducers) + _INTEGER.pack(number)
 
     def slice_number(self, key: bytes) -> int:
-        return int(_NUMBER.unpack(key[-_NUMBER.size :])[0])
+        return int(_INTEGER.unpack(key[-_INTEGER.size :])[0])
 
 
 TRANSPORTS: dict[str, Transport] = {REFERENCES: References(), LINES: Lines(), RECORDS: Records()}

@@ -71,7 +71,7 @@ def test_the_whole_job(
     """On local files, and on a real cluster: HDFS has the data, YARN runs the jobs."""
     root, variables = open_place(str(tmp_path / "root")), dict[str, str]()
     if runner == "hadoop":
-        cluster: Cluster = request.getfixturevalue("hadoop_undisturbed")
+        cluster: Cluster = request.getfixturevalue("hadoop")
         variables = cluster.environment()
         for name, value in variables.items():
             request.getfixturevalue("monkeypatch").setenv(name, value)

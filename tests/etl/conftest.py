@@ -39,10 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """The cluster, undisturbed, with its site in the environment."""
+    """The cluster, with its site in the environment."""
     folder = os.environ.get(CLUSTER_VARIABLE)
     with fail_in_one_line():
-        found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop_undisturbed")
+        found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop")
     for name, value in found.environment().items():
         monkeypatch.setenv(name, value)
     return found

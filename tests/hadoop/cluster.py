@@ -10,8 +10,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 from etl.errors import EnvironmentFailure
 from tests.hadoop import class_archive, health, state
 from tests.hadoop.configuration import LOOPBACK, free_ports, write_configuration
-from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home, locked
+from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
 from tests.lib.set_up_failures import HADOOP, raise_known
 
 DAEMONS = {"namenode": "hdfs", "datanode": "hdfs", "resourcemanager": "yarn", "nodemanager": "yarn"}
 HEAP = "256m"
 START_ATTEMPTS = 3
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 300
 PORT_TAKEN = "Address already in use"
 ERROR_WORDS = ("ERROR", "FATAL", "Exception", "error:")
 
@@ -162,9 +162,18 @@ class Cluster:
                     raise
                 time.sleep(1)
 
-    def wait_for(self, daemon: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until a daemon serves; fails as soon as it has ended."""
-        self._wait_for(daemon, [daemon], timeout_s)
+    def wait_for(self, daemon: str, needed: Iterable[str] = ()) -> None:
+        """Wait until a daemon serves; fails as soon as it, or one of ``needed``, has ended."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.serves(daemon):
+            for each in {daemon, *needed}:
+                if not self.lives(each):
+                    self._raise_for(each)
+            if time.monotonic() > deadline:
+                raise EnvironmentFailure(
+                    f"the {daemon} does not serve after {START_TIMEOUT_S:.0f} s: {self.log(daemon)}"
+                )
+            time.sleep(POLL_INTERVAL_S)
 
     def stop(self) -> None:
         """End the daemons and their containers; HDFS' data and the logs stay."""
@@ -178,18 +187,6 @@ class Cluster:
         query = f"?applicationTags={tag}" if tag else ""
         found = health.get(f"{self.resource_manager}/ws/v1/cluster/apps{query}")
         return (found["apps"] or {}).get("app", [])
-
-    @contextmanager
-    def undisturbed(self) -> Iterator["Cluster"]:
-        """While the block runs no other process is in `alone`."""
-        with locked(self.folder / "use.lock", shared=True):
-            yield self
-
-    @contextmanager
-    def alone(self) -> Iterator["Cluster"]:
-        """For those who kill daemons: while the block runs no other process is in `alone` or `undisturbed`."""
-        with locked(self.folder / "use.lock"):
-            yield self
 
     def _start(self) -> None:
         for name in ("logs", "tmp"):
@@ -206,27 +203,16 @@ class Cluster:
             lists.mkdir(exist_ok=True)
         for daemon in DAEMONS:
             self._spawn(daemon, class_archive.listing(lists, daemon) if lists else "")
-        self._wait_for("namenode", DAEMONS)
+        self.wait_for("namenode", DAEMONS)
         for path, permission in (("/tmp", 1777), (f"/user/{self.user}", 755)):
             query = f"op=MKDIRS&permission={permission}&user.name={self.user}"
             health.put(f"{self.web('namenode')}/webhdfs/v1{path}?{query}")
         for daemon in DAEMONS:
-            self._wait_for(daemon, DAEMONS)
+            self.wait_for(daemon, DAEMONS)
         if lists:
             with suppress(subprocess.TimeoutExpired):  # without it the cluster works, too
                 class_archive.make(self.home, lists, self.java, self.environment())
             shutil.rmtree(lists)
-
-    def _wait_for(self, daemon: str, needed: Iterable[str], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until a daemon serves; fails as soon as one of ``needed`` has ended."""
-        deadline = time.monotonic() + timeout_s
-        while not self.serves(daemon):
-            for each in needed:
-                if not self.lives(each):
-                    self._raise_for(each)
-            if time.monotonic() > deadline:
-                raise EnvironmentFailure(f"the {daemon} does not serve after {timeout_s:.0f} s: {self.log(daemon)}")
-            time.sleep(POLL_INTERVAL_S)
 
     def _process(self, daemon: str) -> Process:
         """Read each time: another process may have started it again."""

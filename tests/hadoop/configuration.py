@@ -79,7 +79,6 @@ def _core(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
     return {
         "fs.defaultFS": f"hdfs://{at['namenode']}",
         "hadoop.tmp.dir": folder / "tmp",
-        "hadoop.security.authentication": "simple",
         # ten seconds in all, as by default, but in small steps: the daemons start together and wait for one another
         "ipc.client.connect.retry.interval": 200,
         "ipc.client.connect.max.retries": 50,
@@ -96,7 +95,6 @@ def _hdfs(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         "dfs.datanode.ipc.address": at["datanode_ipc"],
         "dfs.datanode.http.address": at["datanode_web"],
         "dfs.replication": 1,
-        "dfs.permissions.enabled": True,
         "dfs.namenode.fs-limits.min-block-size": 4096,  # for tests of files of many blocks
         "dfs.namenode.safemode.extension": 0,
         "dfs.namenode.safemode.min.datanodes": 1,
@@ -109,7 +107,6 @@ def _hdfs(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 25,
         "dfs.client.block.write.locateFollowingBlock.retries": 9,
         "dfs.client.block.write.replace-datanode-on-failure.enable": False,  # there is no other
-        "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
     }
 
 
@@ -154,16 +151,11 @@ def _node_manager(folder: Path, at: Mapping[str, str], classpath: str) -> dict[s
         f"{node}.admin-env": f"MALLOC_ARENA_MAX=$MALLOC_ARENA_MAX,{MARK}={folder}",
         f"{node}.aux-services": "mapreduce_shuffle",
         f"{node}.resource.memory-mb": 6144,
-        f"{node}.resource.cpu-vcores": 8,
-        f"{node}.pmem-check-enabled": True,
         f"{node}.vmem-check-enabled": False,
         f"{node}.resource.memory.enforced": False,  # by cgroups, that is, without which nothing would be enforced
         f"{node}.container-monitor.interval-ms": 500,
         f"{node}.process-kill-wait.ms": 2000,
-        f"{node}.delete.debug-delay-sec": 0,
         f"{node}.disk-health-checker.enable": False,  # it takes the node away once the disk is 90% full
-        # without aggregation a container's output stays at the NodeManager's web address, after the job too
-        "yarn.log-aggregation-enable": False,
         "yarn.application.classpath": classpath,
     }
 

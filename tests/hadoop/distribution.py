@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import GIVEN_HADOOP
@@ -37,8 +36,6 @@ LIBHDFS_SOURCES_SHA256 = "18138c3dacdf0e95f834369f996b21d2b6fa99e71787ef45e2ece0
 JDK = "openjdk-17-jdk-headless"
 COMMAND_TIMEOUT_S = 900
 FETCH_TIMEOUT_S = 60.0
-LOCK_TIMEOUT_S = 3600.0  # longer than a set-up, or a test, that others wait for
-LOCK_POLL_INTERVAL_S = 0.05
 CHECK_NETWORK = "Check the network and {}"
 NO_SPACE = os.strerror(errno.ENOSPC)
 _ESCAPE_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of colours
@@ -87,28 +84,11 @@ def require(command: str, package: str) -> str:
 
 
 @contextmanager
-def locked(path: Path, shared: bool = False, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock on ``path`` while the block runs; it ends with this process at the latest.
-
-    Fails if it is not released within ``timeout_s``.
-    """
-    deadline = time.monotonic() + timeout_s
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock on ``path`` while the block runs; it ends with this process at the latest."""
     with path.open("a") as lock:
-        while not _try_lock(lock, shared):
-            if time.monotonic() > deadline:
-                raise EnvironmentFailure(
-                    f"{path}: still locked after {timeout_s:.0f} s. End the process that `fuser {path}` names"
-                )
-            time.sleep(LOCK_POLL_INTERVAL_S)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends: each command of a set-up has its own limit
         yield
-
-
-def _try_lock(lock: IO[str], shared: bool) -> bool:
-    try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _set_up(home: Path) -> None:

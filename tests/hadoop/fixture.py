@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from tests.lib.set_up_failures import HADOOP, fail_once
 
 @pytest.fixture(scope="session")
 def hadoop(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real Hadoop, which ends with this worker.
+    """A real Hadoop of this worker alone, which ends with it. Tests that kill its daemons use `hadoop_alone`.
 
-    Tests that kill its daemons use `hadoop_alone`; tests that those must not disturb, `hadoop_undisturbed`.
     If it cannot be set up or started, no worker of this run tries again.
     """
     folder = tmp_path_factory.getbasetemp() / "hadoop"
@@ -29,27 +27,10 @@ def hadoop(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def hadoop_undisturbed(hadoop: Cluster) -> Iterator[Cluster]:
-    """The cluster, while no test has it alone."""
-    with _used(hadoop.undisturbed()):
-        yield hadoop
-
-
-@pytest.fixture
 def hadoop_alone(hadoop: Cluster) -> Iterator[Cluster]:
-    """The cluster for this test alone; daemons that it leaves dead are started again."""
-    with _used(hadoop.alone()):
-        yield hadoop
-        with fail_in_one_line(), fail_once(HADOOP):
-            for daemon in DAEMONS:
-                if not hadoop.lives(daemon):
-                    hadoop.restart(daemon)
-
-
-@contextmanager
-def _used(lock: AbstractContextManager[Cluster]) -> Iterator[None]:
-    """Hold ``lock`` while the block runs. Fail at once if an earlier test could not get it, or not restart Hadoop."""
-    with ExitStack() as stack:
-        with fail_in_one_line(), fail_once(HADOOP):
-            stack.enter_context(lock)
-        yield
+    """The cluster, for a test that kills daemons: those that are dead after it are started again."""
+    yield hadoop
+    with fail_in_one_line(), fail_once(HADOOP):
+        for daemon in DAEMONS:
+            if not hadoop.lives(daemon):
+                hadoop.restart(daemon)

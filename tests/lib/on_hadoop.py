@@ -37,7 +37,7 @@ def expected(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.fixture
 def hdfs(hadoop: Cluster, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A new folder on the cluster, for a test that also uses `hadoop_alone` or `hadoop_undisturbed`."""
+    """A new folder on the cluster, with its site in the environment."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in hadoop.environment().items():
             patch.setenv(name, value)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-HADOOP_FIXTURES = frozenset({"hadoop", "hadoop_alone", "hadoop_undisturbed", "cluster", "hdfs_root"})
+HADOOP_FIXTURES = frozenset({"hadoop", "hadoop_alone", "cluster", "hdfs_root"})
 NOT_UNIT = ("integration", "hadoop", "witness", "chaos")
 PROCESS_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 

@@ -15,14 +15,12 @@ import pytest
 from PIL import Image
 
 from etl.errors import UsageError
-from etl.formats.example import parse
-from etl.formats.preview import picture_of
+from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
-from mapreduce.shard import Shard
-from mapreduce.shuffle.shuffle_job import read_pairs, write_pair
-from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS
+from mapreduce.shard import ORDER_BYTES, Shard
+from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
 from tests.lib.in_process import ringslice_here
@@ -47,7 +45,7 @@ def shuffled(output: bytes, transport: str) -> list[bytes]:
     if transport != RECORDS:
         return sorted(output.splitlines(keepends=True))
     keys, pairs = [], []
-    for key, (order, value) in read_pairs(io.BytesIO(output), Shard.ORDER_BYTES):
+    for key, (order, value) in read_pairs(io.BytesIO(output), ORDER_BYTES):
         write_pair(stream := io.BytesIO(), key, order, value)
         keys.append(key + order)
         pairs.append(stream.getvalue())

@@ -1,6 +1,7 @@
 """The place that a launcher gave this process, by its environment: horovodrun's, torchrun's or train/launch.py's."""
 
 import os
+from collections.abc import Mapping
 
 from etl.errors import EnvironmentFailure
 
@@ -44,6 +45,12 @@ def require_place() -> None:
             raise EnvironmentFailure(
                 f"{_variable(rank)} {place} is not below {_variable(size)} {count}. Start the ranks by a launcher"
             )
+
+
+def without_place(variables: Mapping[str, str]) -> dict[str, str]:
+    """Without those by which another launcher gave this process a place: for processes that get their own."""
+    places = {*_TORCH.values(), *(f"HOROVOD_{name}" for name in _TORCH)}
+    return {name: value for name, value in variables.items() if name not in places}
 
 
 def _variable(name: str) -> str:

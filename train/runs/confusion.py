@@ -1,7 +1,7 @@
-"""Actual and predicted classes: counted over a split, as a table of JSON."""
+"""True and predicted classes: counted over a split, written and read as JSON."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,3 +45,14 @@ class Confusion:
             "classes": list(self.classes),
             "counts": list(self.counts),
         }
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Self:
+        """The counterpart of `to_json`. Raises KeyError, TypeError or ValueError if ``recorded`` is damaged."""
+        if recorded["format"] != CONFUSION_FORMAT:
+            raise ValueError(f"its format is {recorded['format']!r}, not {CONFUSION_FORMAT!r}")
+        found, counts = cls(str(recorded["split"]), recorded["classes"]), np.array(recorded["counts"])
+        if counts.shape != found.counts.shape or counts.dtype.kind != "i":
+            raise ValueError(f"counts of shape {counts.shape} for {len(found.classes)} classes, or not integers")
+        found.counts = counts.astype(np.int64)
+        return found

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,13 @@ import numpy.typing as npt
 from etl.stages.names import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
-from train.parallel.trainer import StepOfRank
 from train.parallel.usage import Usage
 from train.runs.position import Position
 
-_NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
+if TYPE_CHECKING:  # needs packages of the extra "train"; a report of a run does without
+    from train.parallel.trainer import StepOfRank
+
+FILE_NAME = re.compile(r"steps-(\d+)-(\d+)\.jsonl")
 
 Line = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -48,12 +50,12 @@ SUMS = 3  # a loss, hits and examples, before the seconds
 RANK_BITS = 20  # of a maximum, below its microseconds
 
 
-def to_sum(steps: Sequence[StepOfRank]) -> Floats:
+def to_sum(steps: Sequence["StepOfRank"]) -> Floats:
     """What is summed over the ranks: of shape (steps, `SUMS` and `SECONDS`). Pure."""
     return np.array([[*step.sums, *(getattr(step, name) for name in SECONDS)] for step in steps])
 
 
-def to_maximise(steps: Sequence[StepOfRank], rank: int) -> Integers:
+def to_maximise(steps: Sequence["StepOfRank"], rank: int) -> Integers:
     """Of what the maximum over the ranks is taken: microseconds with the rank behind them, of shape (steps, `SECONDS`).
     Pure.
     """
@@ -61,7 +63,7 @@ def to_maximise(steps: Sequence[StepOfRank], rank: int) -> Integers:
     return (np.rint(1e6 * seconds).astype(np.int64) << RANK_BITS) + rank
 
 
-def step_lines(epoch: int, own: Sequence[StepOfRank], sums: Floats, largest: Integers, ranks: int) -> list[Line]:
+def step_lines(epoch: int, own: Sequence["StepOfRank"], sums: Floats, largest: Integers, ranks: int) -> list[Line]:
     """The lines of steps, from one rank's own and from `to_sum` and `to_maximise` over all ``ranks``. Pure."""
     means = np.round(sums[:, SUMS:] / ranks, 6).tolist()
     maxima, slowest = (largest >> RANK_BITS).tolist(), (largest & ((1 << RANK_BITS) - 1)).tolist()
@@ -94,7 +96,7 @@ def usage_to_sum(own: Usage, rank: int, ranks: int) -> Integers:
     return rows
 
 
-def ranks_line(epoch: int, own: Sequence[StepOfRank], usage: Integers) -> Line:
+def ranks_line(epoch: int, own: Sequence["StepOfRank"], usage: Integers) -> Line:
     """The line of what all ranks used in these steps, from one rank's own and the sum of `usage_to_sum`. Pure."""
     lists = {field.name: column.tolist() for field, column in zip(fields(Usage), usage.T, strict=True)}
     last = own[-1]
@@ -106,12 +108,12 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def sums_over(steps: Iterable[StepOfRank]) -> tuple[float, ...]:
+def sums_over(steps: Iterable["StepOfRank"]) -> tuple[float, ...]:
     """The sums of losses, hits and examples of these steps. Pure."""
     return tuple(sum(each) for each in zip((0.0, 0.0, 0.0), *(step.sums for step in steps), strict=True))
 
 
-def shares(steps: Iterable[StepOfRank]) -> dict[str, float]:
+def shares(steps: Iterable["StepOfRank"]) -> dict[str, float]:
     """What part of the seconds of these steps went to input, to the all-reduce and to computing. Pure."""
     listed = list(steps)
     total = sum(each.step_s for each in listed) or 1.0
@@ -139,7 +141,7 @@ class MetricsFiles:
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""
-        delete_after(step, self._folder, _NAME)
+        delete_after(step, self._folder, FILE_NAME)
 
 
 def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:

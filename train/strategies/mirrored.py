@@ -4,6 +4,7 @@ TensorFlow's `tf.distribute.MirroredStrategy` has the variables and reduces grad
 applies them outside `Strategy.run` and outside its scope: within `run`, Keras would sum them over the copies again.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -97,5 +98,6 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
     if not gpus:
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    os.environ.pop("TF_CONFIG", None)  # which TensorFlow would read, and a single process does not need
     strategy = tf.distribute.MirroredStrategy([f"{kind}:{number}" for number in range(count)])
     work(Mirrored(MirroredReplicas(strategy), taken, Alone()))

@@ -1,12 +1,14 @@
 """Batches of pictures for PyTorch from the same images, by three datasets, each with as many processes as a DataLoader.
 
-All of them cut at random, resize and mirror; what is measured is the program that takes the batches.
+All of them cut at random, resize and mirror; what is measured is the program that takes the batches: one that drops
+them, or ranks that train by DistributedDataParallel.
 """
 
 import io
 import itertools
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from etl.formats.example import parse
 from etl.formats.records import read_records
 
 RINGSLICE, IMAGE_FOLDER, TFRECORD = WAYS = ("ringslice", "ImageFolder", "tfrecord")
+STRIDE, CLASSES = 16, 2
 
 
 def extract(slices: Path, folder: Path) -> None:
@@ -43,11 +46,12 @@ def transforms(side: int) -> Any:
 
 
 def image_folder(job: dict[str, Any]) -> Iterable[Any]:
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, DistributedSampler
     from torchvision.datasets import ImageFolder
 
     dataset = ImageFolder(job["files"], transforms(job["side"]))
-    return DataLoader(dataset, job["batch"], shuffle=True, num_workers=job["workers"])
+    sampler = DistributedSampler(dataset, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+    return DataLoader(dataset, job["batch"], sampler=sampler, num_workers=job["workers"])
 
 
 def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
@@ -56,7 +60,8 @@ def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
 
     cut = transforms(job["side"])
     slices = Path(job["slices"])
-    names = [str(path.relative_to(slices).with_suffix("")) for path in sorted(slices.rglob("*.tfrecord"))]
+    own = sorted(slices.rglob("*.tfrecord"))[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]
+    names = [str(path.relative_to(slices).with_suffix("")) for path in own]
 
     def decode(features: dict[str, Any]) -> tuple[Any, int]:
         picture = Image.open(io.BytesIO(features["image/encoded"])).convert("RGB")
@@ -75,17 +80,52 @@ def tfrecord(job: dict[str, Any]) -> Iterable[Any]:
 
 
 def run(job: dict[str, Any]) -> Iterator[Any]:
-    """Yield the images per second that the way of this job gives, after the first batches, which start processes."""
+    """Yield the images per second that the way of this job gives this rank after the first batches, which start
+    processes. The ranks, of `torch.distributed`'s environment, end together.
+    """
     import torch
+    import torch.distributed
 
     torch.set_num_threads(1)
     loader = {RINGSLICE: ringslice, IMAGE_FOLDER: image_folder, TFRECORD: tfrecord}[job["way"]](job)
+    train = make_step(job["side"]) if int(os.environ["WORLD_SIZE"]) > 1 else None
     batches = iter(loader)
     for _ in itertools.islice(batches, 2 * max(1, job["workers"])):
         pass
     began, examples = time.perf_counter(), 0
-    for pixels, _ in batches:
-        examples += len(pixels)
-        if (elapsed := time.perf_counter() - began) > job["seconds"]:
-            break
+    is_over = False
+    while not is_over:
+        found = next(batches, None)
+        elapsed = time.perf_counter() - began
+        is_over = found is None or elapsed > job["seconds"]
+        if train is not None:
+            is_over = train(found, is_over)
+        examples += 0 if found is None else len(found[0])
     yield {"rate": examples / elapsed}
+
+
+def make_step(side: int) -> Callable[[Any, bool], bool]:
+    """A step of a linear layer of every 16th pixel; it takes a batch, and whether this rank ends.
+
+    Its result is whether any rank ends, in which case no rank takes a step.
+    """
+    import torch
+    import torch.distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.distributed.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(3 * (side // STRIDE) ** 2, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(batch: Any, is_over: bool) -> bool:
+        ends = torch.tensor(is_over, dtype=torch.int32)
+        torch.distributed.all_reduce(ends)
+        if not ends:
+            pixels, labels = batch
+            logits = model(pixels[:, :, ::STRIDE, ::STRIDE].flatten(1).float() / 255)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(logits, labels).backward()
+            optimizer.step()
+        return bool(ends)
+
+    return step

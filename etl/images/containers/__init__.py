@@ -1,4 +1,3 @@
-"""What the files of single formats say before a pixel is decoded: segments, chunks, boxes, headers.
+"""Readers of segments, chunks, boxes and headers, one module per format.
 
-Nothing here decodes pictures: that is `etl.images.decode` and, for what Pillow reads, `etl.images.pillow_modes`.
-"""
+They decode no pixels: that is `etl.images.decode` and, for what Pillow reads, `etl.images.pillow_modes`."""

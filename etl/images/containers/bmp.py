@@ -1,4 +1,4 @@
-"""BMP files of kinds that Pillow does not know, in a form that it knows; and what they say of their colours.
+"""Rewrite BMP files that Pillow cannot read into a form that it can; find the colour profile of a BMP file.
 
 Format: Microsoft, "Bitmap Storage": BITMAPFILEHEADER, BITMAPINFOHEADER, BITMAPV3INFOHEADER to BITMAPV5HEADER.
 """
@@ -22,7 +22,7 @@ _MASKS_OF_BYTES = _KNOWN_MASKS[32][1]
 
 
 def embedded_profile(data: bytes) -> bytes:
-    """The ICC profile; empty if there is none."""
+    """Return the ICC profile; empty if there is none."""
     is_v5 = int.from_bytes(data[_FILE_HEADER : _FILE_HEADER + 4], "little") >= _V5
     if not is_v5 or len(data) < _FILE_HEADER + _V5 or not data.startswith(_EMBEDDED, _COLOR_SPACE):
         return b""
@@ -31,7 +31,7 @@ def embedded_profile(data: bytes) -> bytes:
 
 
 def in_known_form(data: bytes) -> bytes:
-    """The file; samples of unusual bit fields as bytes, and without colours that no index has room for."""
+    """Return the file with samples of unusual bit fields as bytes, and without colours that no index can refer to."""
     if len(data) < _MASKS + 16:
         return data
     offset, header, width, height, bits, compression = struct.unpack_from("<IIiixxHI", data, 10)
@@ -48,7 +48,7 @@ def in_known_form(data: bytes) -> bytes:
 
 
 def _samples(data: bytes, offset: int, width: int, bits: int) -> npt.NDArray[np.unsignedinteger]:
-    """Whole rows of samples, as they are in the file."""
+    """Return the complete rows of samples, in the order of the file: unsigned integers (rows, width)."""
     start, size_bytes = min(offset, len(data)), bits // 8
     stride = (max(width, 0) * bits + 31) // 32 * 4
     rows = (len(data) - start) // stride if stride else 0
@@ -61,7 +61,7 @@ def _samples(data: bytes, offset: int, width: int, bits: int) -> npt.NDArray[np.
 def _with_bytes(
     data: bytes, size: tuple[int, int], samples: npt.NDArray[np.unsignedinteger], masks: Sequence[int]
 ) -> bytes:
-    """A file of 32 bits with the samples that ``masks`` mean; ``data`` as it is if they mean none."""
+    """Return a file of 32 bits per pixel with the samples in ``masks``; or ``data`` if these are not bit fields."""
     shifts = [(mask & -mask).bit_length() - 1 for mask in masks]
     largest = [mask >> shift if mask else 0 for mask, shift in zip(masks, shifts, strict=True)]
     if sum(masks) > 0xFFFFFFFF or any(most & most + 1 for most in largest):

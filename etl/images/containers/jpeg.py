@@ -1,4 +1,4 @@
-"""What stands before the pixels of a JPEG file: ITU-T T.81, annex B; EXIF, ICC and Adobe segments as they are used."""
+"""Read the segments of a JPEG file before its pixels (ITU-T T.81, annex B), with EXIF, XMP, ICC and Adobe's."""
 
 import re
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\xff\xd8\xff"
 
-MOST_SEGMENTS = 65_536
-MOST_PASSED_BYTES = 1 << 20  # what stands between segments, mostly fill
+MAX_SEGMENTS = 65_536
+MAX_PASSED_BYTES = 1 << 20  # between segments, mostly fill bytes
 
-# of a segment: neither fill, nor stuffing, nor TEM, RST0 to RST7 and SOI, which no length follows
+# of a segment: not fill, stuffing, TEM, RST0 to RST7 or SOI, which are not followed by a length
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 _EOI, _SOS, _COMMENT, _APP0, _APP1, _APP2, _APP14 = 0xD9, 0xDA, 0xFE, 0xE0, 0xE1, 0xE2, 0xEE
 _JPEG_LS = 0xF7  # SOF55 of ITU-T T.87
@@ -28,9 +28,9 @@ class JpegSegments:
     """``components`` by pixel, ``scan`` is where the first scan begins.
 
     ``exif``, ``xmp`` and ``profile`` are empty if there are none.
-    ``lossless`` says that there is no DCT in it, and so no smaller picture than the whole.
-    ``sequential`` says that libjpeg needs one pass, and no more memory than for a few rows.
-    ``bare`` says that nothing but what the picture needs stands before it: no metadata, no profile, no comment.
+    ``lossless`` is True if there is no DCT, so that the picture cannot be decoded at a smaller size.
+    ``sequential`` is True if libjpeg needs one pass, and memory for a few rows only.
+    ``bare`` is True if there are no metadata, no profile and no comment before the picture.
     """
 
     width: int = 0
@@ -53,7 +53,7 @@ class JpegSegments:
         return b"".join(body for *_, body in parts) if [(number, count) for number, count, _ in parts] == whole else b""
 
     def take(self, marker: int, body: bytes) -> None:
-        """What a segment tells."""
+        """Add what a segment contains."""
         if marker in _FRAMES and len(body) >= 6 and not self.components:
             self.precision, self.components, self.sequential = body[0], body[5], marker in _SEQUENTIAL
             self.lossless = marker in _LOSSLESS
@@ -68,7 +68,7 @@ class JpegSegments:
         if marker == _APP0:
             self.bare = self.bare and len(body) == _JFIF_BYTES
         elif _APP0 < marker <= _APP0 + 15 or marker == _COMMENT:
-            self.bare = self.bare and marker == _APP14  # Adobe's tells the colour space
+            self.bare = self.bare and marker == _APP14  # Adobe's has the colour space
 
 
 class _Segment(NamedTuple):
@@ -80,11 +80,11 @@ class _Segment(NamedTuple):
 
 
 class _TooLongError(Exception):
-    """There is more before the first scan than any program writes."""
+    """There is more before the first scan than programs write."""
 
 
 def read_segments(data: bytes) -> JpegSegments | Reject:
-    """The segments of a JPEG file up to its first scan."""
+    """Read the segments of a JPEG file up to its first scan."""
     found = JpegSegments()
     try:
         position = len(SIGNATURE) - 1
@@ -105,7 +105,7 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
 
 
 def without_profile(data: bytes) -> bytes:
-    """The file without what there is of an ICC profile."""
+    """Return the file without the segments of an ICC profile."""
     kept, position = [], 0
     for marker, start, end in _walk(data):
         if marker == _APP2 and data.startswith(_PROFILE, start + 4):
@@ -115,7 +115,7 @@ def without_profile(data: bytes) -> bytes:
 
 
 def without_gaps(data: bytes) -> bytes:
-    """The file without what stands between its segments before the first scan."""
+    """Return the file without the bytes between its segments before the first scan."""
     kept, position = [data[: len(SIGNATURE) - 1]], len(data)
     for _, start, position in _walk(data):
         kept.append(data[start:position])
@@ -123,16 +123,16 @@ def without_gaps(data: bytes) -> bytes:
 
 
 def _walk(data: bytes) -> Iterator[_Segment]:
-    """The segments up to SOS or EOI, which comes last; bytes between them are passed over, as libjpeg does.
+    """Yield the segments up to SOS or EOI, which comes last; bytes between them are skipped, as by libjpeg.
 
-    Raises _TooLongError where there are more than `MOST_SEGMENTS`, or `MOST_PASSED_BYTES` between them.
+    Raises _TooLongError if there are more than `MAX_SEGMENTS`, or `MAX_PASSED_BYTES` between them.
     """
-    position, left = len(SIGNATURE) - 1, MOST_PASSED_BYTES
-    for _ in range(MOST_SEGMENTS):
+    position, left = len(SIGNATURE) - 1, MAX_PASSED_BYTES
+    for _ in range(MAX_SEGMENTS):
         found = _MARKER.search(data, position, position + left + 2)
         if found is None:
             if position + left + 2 < len(data):
-                raise _TooLongError(f"more than {MOST_PASSED_BYTES} bytes between segments")
+                raise _TooLongError(f"more than {MAX_PASSED_BYTES} bytes between segments")
             return
         start, marker = found.start(), data[found.start() + 1]
         if marker in (_SOS, _EOI):
@@ -143,11 +143,11 @@ def _walk(data: bytes) -> Iterator[_Segment]:
         left -= start - position
         position = start + 2 + int.from_bytes(data[start + 2 : start + 4])
         yield _Segment(marker, start, position)
-    raise _TooLongError(f"more than {MOST_SEGMENTS} segments")
+    raise _TooLongError(f"more than {MAX_SEGMENTS} segments")
 
 
 def is_last_scan(data: bytes, scan: int) -> bool:
-    """Whether the file ends with the scan at offset ``scan``: in its data stand no markers but RST0 to RST7."""
+    """True if the file ends with the scan at offset ``scan``: there are no markers in its data but RST0 to RST7."""
     return data.find(b"\xff\xda", scan + 2) < 0 and data.find(b"\xff\xd9", scan) == len(data) - 2
 
 

@@ -1,4 +1,4 @@
-"""What a JPEG 2000 file says of its samples, which Pillow decodes by assumption: ISO/IEC 15444-1, annexes A and I."""
+"""Read what a JPEG 2000 file states about its samples, where Pillow assumes it (ISO/IEC 15444-1, annexes A and I)."""
 
 import struct
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ _METHODS = (b"\1", b"\2", b"\3")
 
 
 def embedded_profile(data: bytes) -> bytes:
-    """The ICC profile; empty if there is none."""
+    """Return the ICC profile; empty if there is none."""
     color = _box(data, b"colr")
     return color[3:][: int.from_bytes(color[3:7])] if color[:1] and color[0] in _PROFILES else b""
 
 
 def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
-    """Reject an opened file that Pillow would decode by assumption."""
+    """Reject an opened file whose samples are not what Pillow would assume."""
     color, depths = _box(data, b"colr"), _depths(data)
     space = int.from_bytes(color[3:7])
     is_enumerated = color[:1] == bytes([_ENUMERATED])
@@ -51,7 +51,7 @@ def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
 
 
 def _upper_bits(data: bytes) -> Image.Image:
-    """The upper 8 bits of samples that have more."""
+    """Decode the upper 8 bits of samples that have more."""
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
         raise ValueError("broken codestream")
@@ -66,7 +66,7 @@ def _is_wrapped(image: Image.Image, depths: set[int]) -> bool:
 
 
 def _is_plain_deep(data: bytes) -> bool:
-    """Whether the picture begins at 0, and all components are unsigned and of its size: others OpenCV refuses."""
+    """True if the picture begins at 0, and all components are unsigned and of its size: OpenCV rejects others."""
     start, count = data.find(_CODESTREAM), component_count(data)
     components = data[start + _CSIZ + 2 :][: 3 * count]
     is_unsigned, steps = max(components[::3]) < _SIGNED, components[1::3] + components[2::3]
@@ -74,9 +74,10 @@ def _is_plain_deep(data: bytes) -> bool:
 
 
 def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
-    """The decoded image, whose samples of less than 8 bits Pillow only shifts; None if they are right.
+    """Return the decoded image with samples of the whole range; None if Pillow decoded it right.
 
-    Those of more than 8 bits Pillow rounds, beyond 255 to 0: OpenCV decodes them. Raises ValueError of damage.
+    Pillow only shifts samples of less than 8 bits. It rounds those of more, some beyond 255 to 0, so OpenCV decodes
+    these. Raises ValueError if the file is damaged.
     """
     if _is_wrapped(image, _depths(data)):
         return _upper_bits(data)
@@ -87,7 +88,7 @@ def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
 
 
 def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -> bool:
-    """Pillow counts equal colours once, and ignores the order of channels."""
+    """True if Pillow reads the palette right: it counts equal colours once, and ignores the order of channels."""
     columns = range(palette[2])
     mapped, defined = _box(data, b"cmap"), _box(data, b"cdef")
     return (
@@ -99,7 +100,7 @@ def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -
 
 
 def _is_in_order(image: Image.Image, defined: bytes) -> bool:
-    """Whether the components mean what Pillow takes them for: it looks at their number, and ignores definitions."""
+    """True if the components are what Pillow assumes from their number; it ignores their definitions."""
     has_alpha = image.mode in ("LA", "RGBA")
     if not defined:
         return image.mode != "LA"  # of four, the last is alpha for other programs, too; of two it is not
@@ -114,20 +115,20 @@ def component_count(data: bytes) -> int:
 
 
 def _depths(data: bytes) -> set[int]:
-    """The numbers of bits of the components."""
+    """Return the numbers of bits of the components."""
     start, count = data.find(_CODESTREAM) + _CSIZ, component_count(data)
     return {(each & 0x7F) + 1 for each in data[start + 2 : start + 2 + 3 * count : 3]} or {8}
 
 
 def _box(data: bytes, kind: bytes) -> bytes:
-    """The body of a box of the header box; of colour specifications the first of a known method. Empty if none."""
+    """Return the body of a box of the header box, or of the first colour specification of a known method, or empty."""
     header = next((body for found, body in _boxes(memoryview(data)) if found == b"jp2h"), memoryview(b""))
     bodies = (bytes(body) for found, body in _boxes(header) if found == kind)
     return next((body for body in bodies if kind != b"colr" or body[:1] in _METHODS), b"")
 
 
 def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """The type and the body of each box (section I.4)."""
+    """Yield the type and the body of each box (section I.4)."""
     position = 0
     while position + 8 <= len(data):
         size, start = int.from_bytes(data[position : position + 4]), position + 8

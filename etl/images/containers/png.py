@@ -1,6 +1,6 @@
-"""The chunks of a PNG file (W3C, PNG specification, third edition): whole, and as their CRCs say.
+"""Read the chunks of a PNG file (W3C, PNG specification, third edition), and check that they are whole and undamaged.
 
-Decoders look at the CRC of few of them, and so may show what a flipped bit made of the picture.
+Decoders check the CRC of few of them, so that a flipped bit may change the picture without an error.
 """
 
 import re
@@ -14,7 +14,7 @@ from etl.images.result import Reason, Reject
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-MOST_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, that is more than --max-bytes
+MAX_CHUNKS = 100_000  # with 4 KiB in each, as little as programs put there, that is more than --max-bytes
 
 _FRAMING_BYTES = 12  # length, type, CRC
 _HEADER = 16  # where the body of IHDR begins
@@ -27,7 +27,7 @@ _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _XMP = b"XML:com.adobe.xmp\0"
 _RAW_EXIF = re.compile(rb"Raw profile type (?:exif|APP1)\0")
 _HEX = re.compile(rb"\n\w+\n *\d+\n([0-9a-fA-F\n]+)")
-_MOST_TEXT = 1 << 18  # hex of the most EXIF that a JPEG has, twice
+_MAX_TEXT = 1 << 18  # hex of the most EXIF that a JPEG has, twice
 _COMPONENTS = {0: 1, 2: 3}  # of colour types without palette and alpha
 _PALETTE = 3  # a colour type
 _GRAYS = (0, 4)  # colour types
@@ -36,11 +36,11 @@ _GAMMA_OF_SRGB, _GAMMA_TOLERANCE = 45_455, 0.05  # within it libpng does not cor
 
 @dataclass(frozen=True)
 class PngChunks:
-    """``components`` by pixel, 0 where they are not 8 bits of gray or of red, green and blue.
+    """``components`` per pixel, 0 if they are not 8 bits of gray or of red, green and blue.
 
-    ``bare`` says that the file carries nothing but the picture; without ``exif`` that is empty. It is that of eXIf,
-    or of the text that ImageMagick and ExifTool write. ``profile`` is made of gAMA and cHRM, or of cICP; it is empty if
-    the file has an ICC profile.
+    ``bare`` is True if the file contains the picture only. ``exif`` is that of eXIf, or of the text that ImageMagick
+    and ExifTool write, and may be empty, like ``xmp``. ``profile`` is made from gAMA and cHRM, or from cICP; it is
+    empty if the file has an ICC profile.
     """
 
     components: int
@@ -54,7 +54,7 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of those that the picture is made of."""
     view, position, bare, colors, exif, xmp = memoryview(data), len(SIGNATURE), True, dict[bytes, bytes](), b"", b""
     before: dict[bytes, int] = {}
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
         if end > len(data):
@@ -74,11 +74,11 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
         if kind == b"IEND":
             return _checked(data, PngChunks(0, bare and end == len(data), exif, xmp, b""), colors)
         position = end
-    return Reject(Reason.BROKEN, f"more than {MOST_CHUNKS} chunks")
+    return Reject(Reason.BROKEN, f"more than {MAX_CHUNKS} chunks")
 
 
 def _checked(data: bytes, found: PngChunks, colors: Mapping[bytes, bytes]) -> PngChunks | Reject:
-    """With what the header and the chunks of colour say."""
+    """Add the number of components and the profile, from the header and the chunks of colours."""
     depth, color_type = data[_HEADER + 8 : _HEADER + 10] if data[12:16] == b"IHDR" else (0, 0)
     profile = _profile(colors, color_type in _GRAYS)
     if profile is None:
@@ -87,7 +87,7 @@ def _checked(data: bytes, found: PngChunks, colors: Mapping[bytes, bytes]) -> Pn
 
 
 def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | None:
-    """In the order of section 4.3 of the specification; None if the colours are not known."""
+    """Make the profile, by the precedence of section 4.3 of the specification; None if the colours are unknown."""
     if b"cICP" in colors:
         primaries, curve = colors[b"cICP"][:2]
         return icc.profile_of_codes(primaries, curve, is_gray)
@@ -102,7 +102,7 @@ def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | None:
 
 
 def _raw_exif(kind: bytes, text: bytes) -> bytes:
-    """EXIF in hexadecimal, as a text chunk has it; empty if there is none."""
+    """Return EXIF that a text chunk has in hexadecimal; empty if there is none."""
     keyword = _RAW_EXIF.match(text)
     found = _HEX.match(_text(kind, text[keyword.end() :])) if keyword else None
     try:
@@ -112,23 +112,23 @@ def _raw_exif(kind: bytes, text: bytes) -> bytes:
 
 
 def _text(kind: bytes, body: bytes) -> bytes:
-    """The text that follows the keyword of a chunk; empty if it is damaged."""
+    """Return the text that follows the keyword of a chunk; empty if it is damaged."""
     try:
         if kind == b"zTXt":
-            return zlib.decompressobj().decompress(body[1:], _MOST_TEXT)
+            return zlib.decompressobj().decompress(body[1:], _MAX_TEXT)
         if kind == b"iTXt":
             is_compressed, body = body[:1] == b"\1", body[2:].split(b"\0", 2)[2]
-            return zlib.decompressobj().decompress(body, _MOST_TEXT) if is_compressed else body
+            return zlib.decompressobj().decompress(body, _MAX_TEXT) if is_compressed else body
         return body
     except (zlib.error, IndexError):
         return b""
 
 
 def without_extras(data: bytes) -> bytes:
-    """A file that `read_chunks` has found whole, without chunks that its picture does not need or that are damaged.
+    """Return a file that `read_chunks` accepted without chunks that are damaged or not needed for the picture.
 
-    Pillow refuses a picture because of them, or uses what is out of place; libpng, and so browsers and ImageMagick,
-    pass them over.
+    Pillow rejects a picture because of them, or uses some that are out of place. libpng, and so browsers and
+    ImageMagick, ignore them.
     """
     view, position, kept, kind = memoryview(data), len(SIGNATURE), [memoryview(SIGNATURE)], b""
     before: dict[bytes, int] = {}
@@ -144,7 +144,7 @@ def without_extras(data: bytes) -> bytes:
 
 
 def _is_used(kind: bytes, length: int, before: Mapping[bytes, int], data: bytes) -> bool:
-    """Whether libpng uses a chunk of colours or transparency after the kinds (with lengths) in ``before``."""
+    """True if libpng uses a chunk of colours or transparency that follows the kinds (with lengths) in ``before``."""
     if kind in _COLORS:
         return length >= _COLORS[kind] and b"PLTE" not in before and b"IDAT" not in before
     if kind != b"tRNS":
@@ -158,5 +158,5 @@ def _is_used(kind: bytes, length: int, before: Mapping[bytes, int], data: bytes)
 
 
 def _is_right(chunk: memoryview) -> bool:
-    """Whether a chunk is as its CRC says."""
+    """True if the CRC of a chunk is right."""
     return zlib.crc32(chunk[4:-4]) == int.from_bytes(chunk[-4:])

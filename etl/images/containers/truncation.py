@@ -1,6 +1,6 @@
-"""Whether an image file ends before it is whole, by its own account: that tells one that was cut from a broken one.
+"""Tell a file that was cut off from one that is damaged, by the sizes in its headers.
 
-It is no reason to refuse a file that can be decoded: programs have written wrong lengths.
+A file that can be decoded is never rejected for this reason, because some programs have written wrong lengths.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _END_OF_CODESTREAM = b"\xff\xd9"
 
 
 def is_truncated(data: bytes, format: str) -> bool:
-    """Whether there is less of the file than it says; ``format`` is Pillow's name of it in lower case."""
+    """True if the file is shorter than its headers say; ``format`` is Pillow's name of it in lower case."""
     try:
         return format in _CHECKS and _CHECKS[format](data)
     except EOFError:
@@ -36,7 +36,7 @@ def _is_webp_truncated(data: bytes) -> bool:
 
 
 def _is_gif_truncated(data: bytes) -> bool:
-    """Whether the blocks (GIF89a, appendix B) reach the end of the file, and no trailer was among them."""
+    """True if the blocks (GIF89a, appendix B) reach the end of the file without a trailer."""
     position = _GIF_HEADER + _gif_colors_size(data, 10)
     while position < len(data):
         if data[position] == _GIF_FRAME:
@@ -52,13 +52,13 @@ def _is_gif_truncated(data: bytes) -> bool:
 
 
 def _gif_colors_size(data: bytes, position: int) -> int:
-    """The bytes of a table of colours, by the flags at ``position`` that tell of it."""
+    """Return the size in bytes of the table of colours that the flags at ``position`` announce."""
     flags = _number(data, position, 1, "little")
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _is_tiff_truncated(data: bytes) -> bool:
-    """Whether the first directory, or a strip or tile of it, ends behind the file (TIFF 6.0, section 2; BigTIFF)."""
+    """True if the first directory, or a strip or tile of it, ends behind the file (TIFF 6.0, section 2; BigTIFF)."""
     order: Order = "little" if data.startswith(b"II") else "big"
     big = _number(data, 2, 2, order) == _BIG_TIFF
     wide, counts, entry = (8, 8, 20) if big else (4, 2, 12)
@@ -78,7 +78,7 @@ def _is_tiff_truncated(data: bytes) -> bool:
 
 
 def _tiff_numbers(data: bytes, entry: int, wide: int, order: Order) -> list[int]:
-    """The values of an entry of a directory, which has room for ``wide`` bytes of them."""
+    """Return the values of an entry of a directory; up to ``wide`` bytes of them are in the entry itself."""
     kind, count, place = _number(data, entry + 2, 2, order), _number(data, entry + 4, wide, order), entry + 4 + wide
     size = _UINTS.get(kind, 0)
     if size * count > wide:
@@ -109,7 +109,7 @@ def _number(data: bytes, start: int, size: int, order: Order) -> int:
 
 
 def _bytes(data: bytes, start: int, size: int) -> bytes:
-    """Raises EOFError where the file ends before."""
+    """Return ``size`` bytes. Raises EOFError if the file ends before."""
     if start + size > len(data):
         raise EOFError
     return data[start : start + size]

@@ -1,4 +1,4 @@
-"""The chunks of a WebP file (RFC 9649, section 2): what they tell before libwebp takes memory for the whole canvas."""
+"""Read the chunks of a WebP file (RFC 9649, section 2) before libwebp allocates memory for the whole canvas."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ _SIDE = 0x3FFF  # the 14 bits of a side
 class WebpChunks:
     """``width`` and ``height`` are those of the canvas; ``frames`` of an animation, else 1.
 
-    ``exif`` and ``xmp`` may be empty.
-    ``first`` is where an animation's first frame lies: left, top, and the first column and row behind it.
+    ``exif`` and ``xmp`` may be empty. ``first`` is the place of an animation's first frame on the canvas: left, top,
+    and the first column and row behind it.
     """
 
     width: int = 0
@@ -27,7 +27,7 @@ class WebpChunks:
     first: tuple[int, int, int, int] | None = None
 
     def take(self, kind: bytes, body: bytes) -> None:
-        """What a chunk tells; the first one that tells a size is right."""
+        """Add what a chunk contains; the first size that is found counts."""
         size = self._size(kind, body)
         if size and not self.width:
             self.width, self.height = size
@@ -53,7 +53,7 @@ class WebpChunks:
 
 
 def read_chunks(data: bytes) -> WebpChunks | Reject:
-    """Walk the chunks of a whole file; what follows behind it is left alone."""
+    """Walk the chunks of a file, which must be complete; bytes behind its end are ignored."""
     if is_truncated(data, "webp"):
         return Reject(Reason.TRUNCATED, f"{len(data)} bytes, which is less than they say")
     found, position = WebpChunks(), _RIFF_HEADER

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.colors import Normalize, PowerNorm
-from matplotlib.ticker import FuncFormatter
 
-from etl.report.charts import AROUND, SPLIT_COLORS, Cells, Chart, Curve, bar_chart, heatmap, line_chart
+from etl.report.charts import COUNTS, DIFFERENCES, SPLIT_COLORS, Cells, Chart, Curve, bar_chart, heatmap, line_chart
 from etl.report.text import pixels
 
 Counts = npt.NDArray[np.int64]
@@ -34,9 +32,7 @@ def class_map(matrix: Counts, classes: Sequence[str], slices: Sequence[tuple[str
     for split in dict.fromkeys(split for split, _ in slices):
         own = [number for number, (each, _) in enumerate(slices) if each == split]
         above[:, own] -= above[:, own].mean(axis=1, keepdims=True)
-    limit = max(2.0, float(np.abs(above).max(initial=0)))
-    labels = [label for _, label in slices]
-    cells = Cells(above, classes, labels, matrix, colors=AROUND, scale=Normalize(-limit, limit))
+    cells = Cells(above, classes, [label for _, label in slices], matrix, DIFFERENCES)
     caption = "Each class (rows) on each slice (columns): examples above or below the class's mean in the split."
     return heatmap("Classes on slices", ("slice", "class"), cells, caption)
 
@@ -70,9 +66,7 @@ def size_map(widths: Counts, heights: Counts, target: tuple[int, int]) -> Chart:
     counts, _, _ = np.histogram2d(heights, widths, bins=[edges * (1 - 1e-9)] * 2)
     every = max(1, len(edges) // 12)
     labels = [f"{edge:,.0f}" if not number % every else "" for number, edge in enumerate(edges[:-1])]
-    scale = PowerNorm(0.5, 0, int(counts.max()))
-    whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
-    cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, scale=scale, wording=whole)
+    cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, are=COUNTS)
     caption = f"Images by width and height in pixels; they were brought to {pixels(target[1], target[0])}."
     return heatmap("Source sizes", ("width from", "height from"), cells, caption)
 

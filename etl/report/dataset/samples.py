@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
-from etl.formats.example import parse
-from etl.formats.preview import picture_of
+from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of, rejects_places

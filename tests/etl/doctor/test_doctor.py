@@ -183,8 +183,8 @@ def test_a_child_that_hangs_is_stopped_with_its_own() -> None:
     wait_until(lambda: Process.find(int(result.output)) is None)
 
 
-def test_a_hadoop_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:
-    cluster = hadoop_undisturbed
+def test_a_hadoop_cluster_is_healthy(hadoop: Cluster) -> None:
+    cluster = hadoop
     before = _listing(cluster)
     words = [cluster.uri + "/doctor/x", "--queue", "default"]
     for group in ("hadoop", "storage", "yarn"):
@@ -198,8 +198,8 @@ def test_a_hadoop_cluster_is_healthy(hadoop_undisturbed: Cluster) -> None:
 
 
 @pytest.mark.parametrize("stopped", ["doctor", "probe"])
-def test_nothing_is_left_on_hdfs_when_stopped(hadoop_undisturbed: Cluster, stopped: str) -> None:
-    cluster = hadoop_undisturbed
+def test_nothing_is_left_on_hdfs_when_stopped(hadoop: Cluster, stopped: str) -> None:
+    cluster = hadoop
     folder = f"/doctor-{stopped}-{os.getpid()}"
     client = hdfs_native.Client(cluster.uri)
     client.mkdirs(folder, create_parent=True)

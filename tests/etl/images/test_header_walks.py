@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from etl.images.config import NormalizeConfig
-from etl.images.containers.jpeg import MOST_PASSED_BYTES, MOST_SEGMENTS
-from etl.images.containers.png import MOST_CHUNKS
+from etl.images.containers.jpeg import MAX_PASSED_BYTES, MAX_SEGMENTS
+from etl.images.containers.png import MAX_CHUNKS
 from etl.images.header import Header, is_maybe_plain, read_header
 from etl.images.normalize import normalize_image
 from etl.images.result import Normalized, Reason, Reject
@@ -46,9 +46,9 @@ def test_a_header_without_end_is_a_reject(make: Callable[[], bytes], reason: Rea
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: inserted(JPEG, b"\xff" * MOST_PASSED_BYTES), id="fill"),
-        pytest.param(lambda: inserted(JPEG, segment(0xFE, b"x") * (MOST_SEGMENTS - 20)), id="segments"),
-        pytest.param(lambda: with_chunks(chunk(b"prVt", b"x") * (MOST_CHUNKS // 2)), id="chunks"),
+        pytest.param(lambda: inserted(JPEG, b"\xff" * MAX_PASSED_BYTES), id="fill"),
+        pytest.param(lambda: inserted(JPEG, segment(0xFE, b"x") * (MAX_SEGMENTS - 20)), id="segments"),
+        pytest.param(lambda: with_chunks(chunk(b"prVt", b"x") * (MAX_CHUNKS // 2)), id="chunks"),
     ],
 )
 def test_more_than_any_program_writes_is_still_good(make: Callable[[], bytes]) -> None:

@@ -1,12 +1,21 @@
+"""Shares as arithmetic, over classes of every imbalance, slices, groups, splits and seeds."""
+
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.errors import DataError
+from etl.partition.config import SPLIT_NAMES
 from etl.partition.permutation import Integers
-from etl.partition.shares import SharePlan, apportion, top_up
+from etl.partition.shares import SlicePlan, apportion, count_part, split_sizes, top_up, worker_of
+from etl.slices.plan import assign_rows
+from etl.slices.writer import slice_names
 
 FRACTIONS = (
     [Fraction(1)],
@@ -14,14 +23,6 @@ FRACTIONS = (
     [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)],
     [Fraction(99, 100), Fraction(1, 100)],
 )
-
-
-def split_counts(sizes: list[int], fractions: list[Fraction]) -> Integers:
-    """Examples of each stratum in each split where nothing is known."""
-    return top_up(np.zeros((len(sizes), len(fractions)), dtype=np.int64), sizes, fractions)
-
-
-sizes_of_classes = st.lists(st.integers(0, 120), min_size=1, max_size=12)
 
 
 @given(total=st.integers(0, 10**9), fractions=st.sampled_from(FRACTIONS))
@@ -37,9 +38,9 @@ def test_the_largest_remainders_are_rounded_up_and_of_equal_ones_the_first() -> 
     assert apportion(2, [Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)]) == [1, 1, 0]
 
 
-@given(sizes=sizes_of_classes, fractions=st.sampled_from(FRACTIONS))
+@given(sizes=st.lists(st.integers(0, 120), min_size=1, max_size=12), fractions=st.sampled_from(FRACTIONS))
 def test_split_counts_are_a_controlled_rounding(sizes: list[int], fractions: list[Fraction]) -> None:
-    counts = split_counts(sizes, fractions)
+    counts = top_up(np.zeros((len(sizes), len(fractions)), dtype=np.int64), sizes, fractions)
     assert counts.sum(axis=1).tolist() == sizes
     assert counts.sum(axis=0).tolist() == apportion(sum(sizes), fractions)
     for size, row in zip(sizes, counts.tolist(), strict=True):
@@ -48,38 +49,137 @@ def test_split_counts_are_a_controlled_rounding(sizes: list[int], fractions: lis
         )
 
 
-def deal_everything(plan: SharePlan) -> list[tuple[Integers, Integers]]:
-    sizes = plan.sizes.tolist()
-    return [plan.assign(stratum, np.arange(size, dtype=np.int64)) for stratum, size in enumerate(sizes) if size]
-
-
-@settings(max_examples=150)
 @given(
-    sizes=sizes_of_classes,
-    fractions=st.sampled_from(FRACTIONS),
-    slices=st.lists(st.integers(1, 9), min_size=3, max_size=3),
-    seed=st.integers(0, 3),
+    known=st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=1, max_size=8),
+    data=st.data(),
+    fractions=st.sampled_from([each for each in FRACTIONS if len(each) == 3]),
 )
-def test_totals_and_classes_are_within_one_on_every_slice(
-    sizes: list[int], fractions: list[Fraction], slices: list[int], seed: int
+def test_new_examples_bring_splits_nearest_to_their_share(
+    known: list[list[int]], data: st.DataObject, fractions: list[Fraction]
 ) -> None:
-    counts = split_counts(sizes, fractions)
-    plan = SharePlan(counts, tuple(slices[: len(fractions)]), seed)
-    dealt = np.zeros((len(sizes), sum(plan.slices)), dtype=np.int64)
-    nonempty = [stratum for stratum, size in enumerate(sizes) if size]
-    for stratum, (splits, numbers) in zip(nonempty, deal_everything(plan), strict=True):
-        assert np.bincount(splits, minlength=len(fractions)).tolist() == counts[stratum].tolist()
-        dealt[stratum] = np.bincount(numbers, minlength=sum(plan.slices))
-    assert dealt.sum() == sum(sizes)
-    assert dealt.sum(axis=0).tolist() == plan.slice_records().tolist()
+    free = data.draw(st.lists(st.integers(0, 60), min_size=len(known), max_size=len(known)))
+    counts = top_up(np.array(known, dtype=np.int64), free, fractions)
+    assert counts.min() >= 0
+    assert counts.sum(axis=1).tolist() == free
+    for have, size, more in zip(known, free, counts.tolist(), strict=True):
+        whole = sum(have) + size
+        for own, fraction, added in zip(have, fractions, more, strict=True):
+            assert own + added <= max(Fraction(own), whole * fraction) + 1  # only what lacks is filled up
+
+
+def test_small_additions_reach_every_split() -> None:
+    """Three images a night, ten classes: rounding never favours one split for long."""
+    have = np.zeros((10, 3), dtype=np.int64)
+    for night in range(400):
+        free = [0] * 10
+        for image in range(3):
+            free[(3 * night + image) % 10] += 1
+        have += top_up(have, free, FRACTIONS[1])
+    assert have.sum(axis=0).tolist() == pytest.approx([960, 120, 120], abs=12)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Labels and splits of all images in order, where parts end, and what a plan is made for."""
+
+    labels: Integers
+    own: Integers
+    cuts: tuple[int, ...]
+    classes: int
+    slices: dict[str, int]
+    workers: int
+    groups: int
+    is_stratified: bool
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Up to 5,000 images of up to 50 classes; all that is random beyond the sizes follows from one drawn seed."""
+    classes = draw(st.integers(1, 50))
+    most = draw(st.sampled_from([1, 5, 60, 5000]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    weights = random.pareto(draw(st.sampled_from([0.3, 1.0, 100.0])), classes) + 1e-9
+    labels = random.choice(classes, size=draw(st.integers(0, most)), p=weights / weights.sum()).astype(np.int64)
+    own = random.integers(0, 3, len(labels))
+    cuts = tuple(sorted(random.integers(0, len(labels) + 1, draw(st.integers(0, 4))).tolist()))
+    workers = draw(st.sampled_from([1, 2, 4, 6, 8]))
+    groups = draw(st.sampled_from([each for each in (1, 2, 3, 4) if workers % each == 0]))
+    slices = {name: draw(st.integers(1, 64)) for name in SPLIT_NAMES}
+    slices["train"] = -(-slices["train"] // workers) * workers
+    return Case(labels, own, cuts, classes, slices, workers, groups, draw(st.booleans()))
+
+
+def assign(case: Case, seed: int = 0, cuts: tuple[int, ...] | None = None) -> tuple[SlicePlan, Integers]:
+    """The slices of all images, assigned part by part."""
+    bounds = pairwise([0, *(case.cuts if cuts is None else cuts), len(case.labels)])
+    parts, tables, counts = [slice(*each) for each in bounds], list[pa.Table](), list[Integers]()
+    for part in parts:
+        labels, own = case.labels[part], case.own[part]
+        facts = {
+            name: np.bincount(labels[own == number], minlength=case.classes).tolist()
+            for number, name in enumerate(SPLIT_NAMES)
+        }
+        counts.append(count_part(facts, case.classes))
+        names = pa.array([SPLIT_NAMES[number] for number in own], pa.string())
+        tables.append(pa.table({"label": pa.array(labels, pa.int32()), "split": names}))
+    total = np.sum(counts, axis=0)
+    slices = {name: case.slices[name] for name in split_sizes(total)}
+    plan = SlicePlan.of(total, slices, seed, is_stratified=case.is_stratified)
+    assigned = [
+        assign_rows(plan, rows, {"first": first, "row": 0}, None)
+        for rows, first in zip(tables, plan.firsts(counts), strict=True)
+    ]
+    assert np.concatenate([splits for splits, _ in assigned]).tolist() == case.own.tolist()
+    return plan, np.concatenate([numbers for _, numbers in assigned])
+
+
+def within_one(counts: Integers) -> bool:
+    """Whether any two entries of each row differ by at most one."""
+    return bool((counts.max(axis=-1) - counts.min(axis=-1)).max(initial=0) <= 1)
+
+
+@settings(max_examples=120)
+@given(case=cases())
+def test_everything_is_assigned_exactly_once_and_evenly(case: Case) -> None:
+    try:
+        plan, slices = assign(case)
+    except DataError:
+        assert not (case.own == 0).any()
+        return
+    names = slice_names({name: count for name, count in zip(SPLIT_NAMES, plan.slices, strict=True) if count}, 1, 1)
+    assert [names[number][0] for number in slices] == [SPLIT_NAMES[number] for number in case.own]
+    assert np.bincount(slices, minlength=len(names)).tolist() == plan.slice_records().tolist()
     first = 0
-    for number in plan.slices:
-        own = dealt[:, first : first + number]
-        assert np.ptp(own.sum(axis=0)) <= 1
-        assert np.ptp(own, axis=1).max() <= 1
-        first += number
+    for split, count in [(split, count) for split, count in enumerate(plan.slices) if count]:
+        here = case.own == split
+        groups, workers = (case.groups, case.workers) if split == 0 else (1, 1)
+        places = np.array([worker_of(each, workers, groups) for each in range(count)])
+        own = slices[here] - first
+        for places_of_slices in (np.arange(count), places[:, 0], places[:, 0] + groups * places[:, 1]):
+            size = int(places_of_slices.max()) + 1
+            assert within_one(np.bincount(places_of_slices[own], minlength=size))
+            if case.is_stratified:
+                cells = case.labels[here] * size + places_of_slices[own]
+                assert within_one(np.bincount(cells, minlength=case.classes * size).reshape(case.classes, size))
+        first += count
 
 
-def test_examples_without_a_slice_are_refused() -> None:
+@settings(max_examples=40)
+@given(case=cases(), cut=st.integers(0, 5000))
+def test_how_images_lie_in_parts_does_not_matter(case: Case, cut: int) -> None:
+    if (case.own == 0).any():
+        assert assign(case)[1].tolist() == assign(case, cuts=(min(cut, len(case.labels)),))[1].tolist()
+
+
+@settings(max_examples=30)
+@given(case=cases().filter(lambda case: len(case.labels) > 500 and case.slices["train"] >= 4))
+def test_another_seed_assigns_otherwise(case: Case) -> None:
+    assert assign(case, seed=7)[1].tolist() != assign(case, seed=8)[1].tolist()
+
+
+def test_examples_without_a_split_or_a_slice_are_refused() -> None:
+    with pytest.raises(DataError, match="2 images have no split of the source's own"):
+        split_sizes(count_part({"train": [3, 1], "": [2, 0]}, 2))
+    assert split_sizes(count_part({"train": [3], "test": [2]}, 2)) == {"train": 3, "test": 2}
     with pytest.raises(ValueError, match="needs a slice"):
-        SharePlan(np.array([[3, 1]]), (1, 0), seed=0)
+        SlicePlan(np.array([[3], [1]]), (1, 0), seed=0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.inspection.provenance import trace
+from etl.inspection.command import trace
 from etl.normalized.live_rows import live_rows
 from etl.normalized.parts import read_rows
 from etl.raw.removed import Removed

@@ -286,7 +286,7 @@ def add_classes(source: Path, *names: str) -> None:
         (shutil.rmtree, "no such folder"),
         (lambda source: (source / "a/000.png").unlink(), "no images in"),
         (lambda source: (source / "a/x.tar.gz").write_bytes(b"x"), r"a/x\.tar\.gz is no image; give a folder of arch"),
-        (lambda source: (source / "a/x\x1b[31m.png").write_bytes(b"x"), "cannot be a key, for it holds control char"),
+        (lambda source: (source / "a/x\x1b[31m.png").write_bytes(b"x"), "cannot be a key, because it has control"),
         (lambda source: (source / "a/lost.jpg").symlink_to(source / "absent"), r"a/lost\.jpg is a link to nothing"),
         (lambda source: Path(os.fsdecode(os.fsencode(source) + b"/a/\xff.png")).touch(), "is not UTF-8; rename it"),
         (put_into_one_folder, "lie in folders below 'photos', which would be their only class; give .*/photos, or"),

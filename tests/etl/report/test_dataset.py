@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from etl.errors import DataError, UsageError
-from etl.report.command import report_on, write_report
+from etl.report.command import report_slices
 from etl.report.dataset import balance, page
 from etl.report.dataset.balance import class_extremes, class_matrix, split_balances
 from etl.report.dataset.origins import SourceSurvey, describe
@@ -29,13 +29,12 @@ from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.pictures.base import save
 from tests.lib.report.pages import Page
-from tests.lib.report.run_folders import RunFolder
 
 pytestmark = pytest.mark.integration  # some fixtures decode images in a process of their own
 
 
 def page_of(root: Path, target: Path, name: str = "default") -> Page:
-    write_report(open_place(str(root)), name, open_place(str(target)))
+    report_slices(open_place(str(root)), name, str(target))
     return Page(target.read_text())
 
 
@@ -304,19 +303,14 @@ def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None
     ("words", "line"),
     [
         (("ROOT", "other", "TMP/page.html"), "holds no finished shard"),
-        (("ROOT", None, "TMP/missing/page.html"), "no such folder"),
-        (("ROOT", None, "TMP"), "is a folder"),
-        (("ROOT", None, "ROOT/slices/default/page.html"), "lies among the files of a dataset"),
-        (("TMP/missing", None, "TMP/page.html"), "neither a dataset's root .* nor the folder of a run"),
-        (("TMP/run", "other", "TMP/page.html"), "--name 'other' is of slices"),
-        (("TMP/run", None, "TMP/run/page.html"), "lies among the files"),
-        (("TMP/run", None, f"{__file__}/page.html"), "no such folder"),
+        (("ROOT", "default", "TMP/missing/page.html"), "no such folder"),
+        (("ROOT", "default", "TMP"), "is a folder"),
+        (("ROOT", "default", "ROOT/slices/default/page.html"), "lies among the files of a dataset"),
     ],
 )
-def test_wrong_use(words: tuple[str, str | None, str], line: str, mixed_root: Path, tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").write_metrics()
+def test_wrong_use(words: tuple[str, str, str], line: str, mixed_root: Path, tmp_path: Path) -> None:
     before = contents(tmp_path)
-    place, target = (text.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path)) for text in words[::2] if text)
+    root, target = (text.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path)) for text in words[::2])
     with pytest.raises(UsageError, match=line):
-        report_on([open_place(place)], words[1], target)
+        report_slices(open_place(root), words[1], target)
     assert contents(tmp_path) == before

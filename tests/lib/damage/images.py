@@ -9,34 +9,18 @@ import numpy as np
 
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import channel_sums
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import MAX_DETAIL_CHARS, Normalized, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.lib.damage.mutations import mutate
 from tests.lib.pictures.table import pictures
 
-LONGEST_DETAIL = 200
 _LIBC, _M_PERTURB = ctypes.CDLL(None), -6
-_LARGEST_FILE = 20_000
+_MAX_FILE_BYTES = 20_000
 _FILLS = (0x55, 0xAA)
 _CONFIGS = tuple(
     NormalizeConfig(height=height, width=width, fit=fit, color=color, format="raw")
     for height, width, fit, color in ((16, 16, "crop", "rgb"), (40, 48, "exact", "gray"), (60, 30, "crop", "rgb"))
 )
-
-
-@cache
-def _images() -> dict[str, bytes]:
-    """Whole images, by name."""
-    whole = (picture for picture in pictures().values() if picture.pixels is not None)
-    return {picture.name: picture.data for picture in whole if len(picture.data) <= _LARGEST_FILE}
-
-
-@cache
-def _worker(config: NormalizeConfig, fill: int) -> DecodeWorker:
-    """The worker process of a task; one for each content of memory."""
-    worker = DecodeWorker(config)
-    atexit.register(worker.__exit__)
-    return worker
 
 
 def try_picture(number: int) -> str:
@@ -46,40 +30,46 @@ def try_picture(number: int) -> str:
 
 
 def try_image(number: int) -> str:
-    """'good' or the reason of the reject, for a mutation."""
-    mutation = mutate(number, _images())
-    return _try(mutation.data, number, str(mutation))
+    """'good' or the reason of the reject, for a damaged image."""
+    name, data = mutate(number, _images())
+    return _try(data, number, name)
+
+
+@cache
+def _images() -> dict[str, bytes]:
+    """Whole images, by name."""
+    whole = (picture for picture in pictures().values() if picture.pixels is not None)
+    return {picture.name: picture.data for picture in whole if len(picture.data) <= _MAX_FILE_BYTES}
 
 
 def _try(data: bytes, number: int, name: str) -> str:
     """The outcome of an image, which does not depend on the earlier content of memory."""
     config = _CONFIGS[number % len(_CONFIGS)]
     try:
-        first, second = (_normalize_after(fill, config, data) for fill in _FILLS)
-        assert first == second, "not the same each time"
-        return _checked(first, config)
+        result, other = (_normalize_after(fill, config, data) for fill in _FILLS)
+        assert result == other, "not the same each time"
+        if isinstance(result, Reject):
+            assert result.detail.isprintable(), result.detail
+            assert len(result.detail) <= MAX_DETAIL_CHARS, result.detail
+            return str(result.reason.value)
+        pixels = np.frombuffer(result.encoded, np.uint8).reshape(config.height, config.width, config.channels)
+        assert channel_sums(pixels) == (result.sums, result.squares), "its sums are not those of its pixels"
     except Exception as error:
         error.add_note(name)
         raise
+    return "good"
 
 
 def _normalize_after(fill: int, config: NormalizeConfig, data: bytes) -> Normalized | Reject:
-    fill_memory(fill)
+    """New memory, here and in processes yet to start, contains this byte until it is written: mallopt(3)."""
+    _LIBC.mallopt(_M_PERTURB, fill)
+    os.environ["MALLOC_PERTURB_"] = str(fill)
     return _worker(config, fill).normalize(data)
 
 
-def fill_memory(value: int) -> None:
-    """Have new memory, here and in processes yet to start, contain this byte until it is written: mallopt(3)."""
-    _LIBC.mallopt(_M_PERTURB, value)
-    os.environ["MALLOC_PERTURB_"] = str(value)
-
-
-def _checked(result: Normalized | Reject, config: NormalizeConfig) -> str:
-    if isinstance(result, Reject):
-        assert isinstance(result.reason, Reason)
-        assert result.detail.isprintable(), result.detail
-        assert len(result.detail) <= LONGEST_DETAIL, result.detail
-        return str(result.reason.value)
-    pixels = np.frombuffer(result.encoded, np.uint8).reshape(config.height, config.width, config.channels)
-    assert channel_sums(pixels) == (result.sums, result.squares), "its sums are not those of its pixels"
-    return "good"
+@cache
+def _worker(config: NormalizeConfig, fill: int) -> DecodeWorker:
+    """The worker process of a task; one for each content of memory."""
+    worker = DecodeWorker(config)
+    atexit.register(worker.__exit__)
+    return worker

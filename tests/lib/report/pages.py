@@ -3,11 +3,7 @@
 import re
 from base64 import b64decode
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
-
-from etl.report.command import report_on
-from etl.storage.place import open_place
 
 EMPTY_ELEMENTS = {"meta", "img", "br"}
 
@@ -84,9 +80,3 @@ class Page(HTMLParser):
         start = "data:image/svg+xml;base64,"
         sources = [str(each["src"]) for each in self.of("img")]
         return [ElementTree.fromstring(b64decode(each[len(start) :])) for each in sources if each.startswith(start)]
-
-
-def run_page(folder: Path, target: Path) -> Page:
-    """The page of the run in this folder, written to ``target``."""
-    report_on([open_place(str(folder))], None, str(target))
-    return Page(target.read_text())

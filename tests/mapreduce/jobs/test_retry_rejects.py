@@ -142,7 +142,7 @@ def test_no_part_is_made_if_no_reject_is_good_now(root: Path, capfd: pytest.Capt
     before = contents(root)
     capfd.readouterr()
     normalize_here(root, *WORDS, *LOOSE, RETRY)
-    assert "no reject of" in capfd.readouterr().err
+    assert "no reject became good" in capfd.readouterr().err
     assert contents(root) == before
     normalize_here(root, *WORDS, *LOOSE, "--max-seconds", "20", RETRY)  # which changes none of these rejects
     assert all("generations" in name for name in contents(root).keys() - before.keys())
@@ -175,7 +175,7 @@ def test_an_unfinished_stage_has_no_rejects_to_retry(root: Path, source: Path, t
     last = json.loads((root / "raw/dataset.json").read_text())["packs"][-1]["name"]
     flip_bit(root / f"raw/packs/{last}.tar", 600)
     refused(Normalize, 1, f"{last}.tar is damaged", root, *WORDS, *STRICT)  # a renewal is begun and not finished
-    refused(Normalize, 2, "first run it without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
+    refused(Normalize, 2, "first run normalize without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
 
 
 @pytest.mark.integration

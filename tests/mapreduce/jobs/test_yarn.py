@@ -9,7 +9,7 @@ import pytest
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from mapreduce.jobs.work import worthwhile_tasks
+from mapreduce.jobs.task_runner import worthwhile_tasks
 from mapreduce.jobs.yarn import ClusterOptions, YarnJob, cause_of, cause_of_output
 
 PIPE = (
@@ -48,7 +48,7 @@ def test_the_cause_of_a_failed_attempt(diagnostics: str, error_output: str, stat
         ),
         ("WARN a\njava.io.IOException: no room\n\tat b.c(d.java:1)\nStreaming Command Failed!", "IOException: no room"),
         ("Application application_1_2 was killed by user root at 127.0.0.1", "was killed by user root"),
-        ("", "does not say why"),
+        ("", "gives no reason"),
     ],
 )
 def test_the_cause_among_what_hadoop_printed(text: str, line: str) -> None:

@@ -16,9 +16,23 @@ from etl.normalized.parts import read_rows, records_place
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place, open_place
 from mapreduce.shuffle import range_reads
-from mapreduce.shuffle.range_reads import LocalFiles, looking_ahead
-from mapreduce.shuffle.shuffle_job import LineProtocol, read_pairs, write_pair
-from mapreduce.shuffle.transport import COLUMNS, LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, pick
+from mapreduce.shuffle.range_reads import LocalFiles, read_ahead
+from mapreduce.shuffle.transport import (
+    COLUMNS,
+    LINES,
+    PREFIX_BYTES,
+    PROPERTIES,
+    RECORDS,
+    REFERENCES,
+    TRANSPORTS,
+    LineProtocol,
+    Transport,
+    choose_transport,
+    partition_prefix,
+    read_pairs,
+    reducer_of,
+    write_pair,
+)
 
 by_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
 
@@ -41,9 +55,9 @@ def test_what_is_sent_is_received(transport: Transport, normalized: Place) -> No
     expected: dict[int, SourcedExample] = {}
     for number in range(3):
         part, rows, examples = part_of(normalized, number)
-        wanted = np.arange(len(examples)) % 3 != number
-        values = transport.send(normalized, part, rows, wanted)
-        positions = np.flatnonzero(wanted).tolist()
+        is_sent = np.arange(len(examples)) % 3 != number
+        values = transport.send(normalized, part, rows, is_sent)
+        positions = np.flatnonzero(is_sent).tolist()
         sent += zip((1000 * number + position for position in positions), values, strict=True)
         sha256 = rows["sha256"].to_pylist()
         expected |= {1000 * number + at: (examples[at], part, sha256[at]) for at in positions}
@@ -61,7 +75,7 @@ def test_keys_sort_by_slice_and_contain_its_number(transport: Transport) -> None
 
 @pytest.mark.integration
 @pytest.mark.parametrize("damage", ["flipped", "cut", "other"])
-@by_transport
+@pytest.mark.parametrize("transport", [TRANSPORTS[REFERENCES], TRANSPORTS[RECORDS]], ids=[REFERENCES, RECORDS])
 def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: Place, tmp_path: Path) -> None:
     copy = open_place(str(tmp_path))
     (tmp_path / "parts").mkdir()
@@ -80,10 +94,10 @@ def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: 
         list(transport.receive(copy, transport.send(copy, part, rows, np.ones(len(examples), dtype=bool))))
 
 
-def test_bytes_travel_where_parts_cannot_be_read_in_any_order() -> None:
+def test_bytes_are_sent_if_parts_cannot_be_read_in_any_order() -> None:
     local, hdfs = open_place("/data"), open_place("hdfs://namenode/data")
-    picked = [pick(root, runner) for root in (local, hdfs) for runner in ("inline", "local", "hadoop")]
-    assert picked == [REFERENCES, REFERENCES, RECORDS, LINES, LINES, RECORDS]
+    chosen = [choose_transport(root, runner) for root in (local, hdfs) for runner in ("inline", "local", "hadoop")]
+    assert chosen == [REFERENCES, REFERENCES, RECORDS, LINES, LINES, RECORDS]
 
 
 pairs = st.tuples(st.binary(max_size=9), st.binary(min_size=4, max_size=4), st.binary(max_size=99))
@@ -122,17 +136,38 @@ def open_below(folder: Path) -> set[str]:
 
 
 def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reads, "MOST_OPEN", 3)
+    monkeypatch.setattr(range_reads, "MAX_OPEN", 3)
     paths = [tmp_path / f"{number}" for number in range(10)]
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)
     order = [(number * 7) % 10 for number in range(40)]
     with LocalFiles() as files:
 
-        def look(number: int) -> None:
-            files.expect(str(paths[number]), 5, 10)
+        def prefetch(number: int) -> None:
+            files.prefetch(str(paths[number]), 5, 10)
 
-        read = [files.read(str(paths[number]), 45, 10) for number in looking_ahead(order, look, distance=4)]
+        read = [files.read(str(paths[number]), 45, 10) for number in read_ahead(order, prefetch, distance=4)]
         assert len(open_below(tmp_path)) == 3
     assert open_below(tmp_path) == set()
     assert read == [bytes([number]) * 5 for number in order]
+
+
+@given(reducers=st.integers(1, 3000), data=st.data())
+def test_a_key_goes_to_the_reducer_it_is_made_for(reducers: int, data: st.DataObject) -> None:
+    reducer = data.draw(st.integers(0, reducers - 1))
+    prefix = partition_prefix(reducer, reducers)
+    assert len(prefix) == PREFIX_BYTES
+    assert max(prefix) < 128
+    assert reducer_of(prefix, reducers) == reducer
+
+
+@pytest.mark.parametrize(("data", "hashed"), [(b"\0\0\0\0", 923521), (b"abcd", 3910595)])
+def test_the_hash_is_hadoops(data: bytes, hashed: int) -> None:
+    """31**4 = 923521, and what `WritableComparator.hashBytes` of Hadoop 3.4 gives for "abcd"."""
+    assert reducer_of(data, 1 << 31) == hashed
+
+
+def test_the_properties_are_named_as_hadoop_reads_them() -> None:
+    """LEFT_OFFSET_PROPERTY_NAME and RIGHT_OFFSET_PROPERTY_NAME of org.apache.hadoop.mapreduce.lib.partition."""
+    prefix = "mapreduce.partition.binarypartitioner"
+    assert (PROPERTIES[f"{prefix}.left.offset"], PROPERTIES[f"{prefix}.right.offset"]) == ("0", "3")

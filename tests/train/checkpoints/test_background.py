@@ -131,20 +131,6 @@ def test_a_failed_removal_is_reported_and_fails_nothing(
     assert steps(place) == [30]
 
 
-def test_one_that_is_deleted_before_its_score_is_reported(
-    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saver = Saver(place, attempts, keep=2)
-    saver.submit(10, GROUPS, {"score": None})
-    saver.wait()
-    (place / "checkpoints").delete()
-    saver.amend({"score": 0.5})
-    saver.submit(20, GROUPS, {"score": 0.25})
-    saver.finish()
-    assert steps(place) == [20]
-    assert "checkpoint step-00000010 was not written (" in capsys.readouterr().err
-
-
 @contextmanager
 def full_disk() -> Iterator[None]:
     """Have the kernel refuse every further byte that this process writes to a file."""

@@ -45,7 +45,11 @@ def same(one: Arrays, two: Arrays) -> bool:
 
 arrays_of_any_kind = st.dictionaries(
     st.text(st.characters(codec="utf-8"), max_size=5).filter(lambda name: name != "__metadata__"),
-    npst.arrays(st.sampled_from(DTYPES), npst.array_shapes(min_dims=0, min_side=0, max_side=4)),
+    st.builds(
+        lambda array, laid: laid(array),
+        npst.arrays(st.sampled_from(DTYPES), npst.array_shapes(min_dims=0, min_side=0, max_side=4)),
+        st.sampled_from([np.asarray, np.transpose, np.flip]),  # however it lies in memory
+    ),
     max_size=5,
 )
 
@@ -56,20 +60,6 @@ def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
     assert same(parse(whole(arrays)), arrays)
 
 
-def test_how_an_array_lies_in_memory_does_not_matter() -> None:
-    plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    ways = {
-        "turned": plain.T,
-        "every other": plain[:, ::2],
-        "big-endian": plain.astype(">f4"),
-        "backwards": plain[::-1],
-    }
-    for name, array in ways.items():
-        assert not (array.flags.c_contiguous and array.dtype.isnative), name
-        assert same(parse(whole({"a": array})), {"a": np.array(array.tolist(), np.float32)}), name
-    assert same(parse(whole({"a": np.float32(3)})), {"a": np.array(3, np.float32)})
-
-
 def test_arrays_lie_where_their_type_may_be_read() -> None:
     """Each begins at a multiple of its items' size, whatever was given before it."""
     dtypes = {"a": np.uint8, "b": np.float16, "c": np.float64, "d": np.float32}
@@ -77,6 +67,8 @@ def test_arrays_lie_where_their_type_may_be_read() -> None:
     assert struct.unpack("<Q", data[:8])[0] % 8 == 0
     places = [data.index(f'"{name}"'.encode()) for name in "cdba"]
     assert places == sorted(places)
+    big_endian = np.arange(3, dtype=">f4")
+    assert same(parse(whole({"a": big_endian})), {"a": np.arange(3, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, complex)])
@@ -108,12 +100,6 @@ FOREIGN = {
     "header only": whole({"a": np.zeros(3)})[:-1],
     "more than its header has": whole({"a": np.zeros(3)}) + b"\0",
 }
-
-
-@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
-def test_another_file_is_no_arrays(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"Error while deserializing|NumPy has no type"):
-        parse(data)
 
 
 Groups = dict[str, Arrays]
@@ -212,12 +198,14 @@ def sign_again(place: Place, change: Callable[[dict[str, Any]], object]) -> None
     marker_of(place, 2).write_bytes(json_bytes(with_checksum(marker)))
 
 
-def pickle_arrays(place: Place) -> None:
-    """A pickle in place of arrays, and a marker that fits it."""
-    data = pickle.dumps({})
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_file_of_no_arrays_is_damaged_though_its_hash_is_recorded(data: bytes, place: Place, attempts: Place) -> None:
+    write_some(place, attempts, 2)
     (folder_of(place, 2) / "model.safetensors").write_bytes(data)
     facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
     sign_again(place, lambda marker: marker["files"].update({"model.safetensors": facts}))
+    with pytest.raises(DamagedError, match="contains no arrays"):
+        read_all(open_checkpoint(place, 2))
 
 
 OUTSIDE: dict[str, dict[str, object]] = {"../../secret.safetensors": {}}
@@ -234,7 +222,6 @@ HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
         lambda place: sign_again(place, lambda marker: marker["files"].update(OUTSIDE)),
         "the marker of something else",
     ),
-    "arrays": (pickle_arrays, "contains no arrays"),
 }
 
 
@@ -248,7 +235,7 @@ def test_anything_else_in_its_place_is_damaged(name: str, place: Place, attempts
         read_all(open_checkpoint(place, 2))
     found = store.newest(place)
     assert found is not None
-    assert found.step == (2 if name == "arrays" else 1)
+    assert found.step == 1
 
 
 def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place) -> None:

@@ -18,6 +18,7 @@ from train.config.recipe_options import known_recipes, read_recipe, to_toml
 from train.config.schedule import Schedule
 from train.config.settings import Settings, command
 from train.config.stopping import Stopping, Time, scores_of
+from train.reader.cache import SliceCache
 from train.reader.config import Reading
 
 
@@ -223,6 +224,15 @@ def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
         Time().convert(text, None, None)
+
+
+def test_a_cache_reports_on_one_rank_of_a_host_and_is_not_of_the_training(tmp_path: Path) -> None:
+    words = ("--cache", tmp_path, "--cache-size", "2GB")
+    for rank, is_quiet in (("0", False), ("1", True)):
+        cache = settings_of(*words, HOROVOD_LOCAL_RANK=rank).reading.cache
+        assert isinstance(cache, SliceCache)
+        assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, is_quiet)
+    assert settings_of(*words).of_training() == settings_of().of_training()
 
 
 NOT_OF_PARTS = {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}

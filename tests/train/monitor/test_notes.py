@@ -2,11 +2,10 @@
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
@@ -186,41 +185,39 @@ def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, 
 
 
 def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
-    size = 1024
-    notes = notes_on("a")
+    """A host that has stalled reports it out of turn, and an exit at once."""
+    size, notes, put_at = 1024, notes_on("a"), list[int]()
     turn_s = size / REQUESTS_PER_S
-    put_at = []
     for second in range(200):
         letterbox.requests = 0
-        idle_s = max(0.0, second - 120.0)
-        notes.put(Note(beat(512, size=size, idle_s=idle_s, number=second)))
+        notes.put(Note(beat(512, size=size, idle_s=max(0.0, second - 120.0), number=second)))
         put_at += [second] * letterbox.requests
         clock.now += 1
-    assert notes.is_crowded
     first, again, stalled, *_ = put_at
-    assert abs(first - turn_s / 2) <= 1
-    assert abs(again - first - turn_s) <= 1
+    assert [first, again - first] == pytest.approx([turn_s / 2, turn_s], abs=1)
     assert 120 + 2 * 20 <= stalled <= 120 + 2.5 * 20 + 1
     letterbox.requests = 0
     notes.put(Note(beat(512, size=size, idle_s=0.0), "", ExitNotice(3)))
     assert letterbox.requests == 1
 
 
-def test_exit_notices_that_are_put_at_the_same_time_are_all_read(tmp_path: Path, letterbox: CountingStore) -> None:
-    def put(notes: HostNotes, note: Note, ready: threading.Barrier) -> None:
-        ready.wait()
-        notes.put(note, at_once=True)
+def test_exit_notices_that_are_put_at_the_same_time_are_all_read(
+    notes_on: NotesOn, letterbox: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = notes_on("a"), notes_on("a")
+    second.put(Note(beat(1)))
+    put = letterbox.put
 
-    for attempt in range(5):
-        boards = [HostNotes(letterbox, HostBoard(tmp_path / "a")) for _ in range(SIZE)]
-        ready = threading.Barrier(SIZE)
-        with ThreadPoolExecutor(SIZE) as pool:
-            for rank, notes in enumerate(boards):
-                pool.submit(put, notes, Note(beat(rank, generation=attempt), "", ExitNotice(3)), ready)
-        found = notes_of(letterbox.get(scope(attempt), key(0)))
-        assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1, 2, 3]
-        for notes in boards:
-            notes.close()
+    def put_after_the_other(*words: Any) -> None:
+        """What is put now was gathered before the other's exit notice."""
+        monkeypatch.setattr(letterbox, "put", put)
+        second.put(Note(beat(1), "", ExitNotice(3)), at_once=True)
+        put(*words)
+
+    monkeypatch.setattr(letterbox, "put", put_after_the_other)
+    first.put(Note(beat(0), "", ExitNotice(3)), at_once=True)
+    found = notes_of(letterbox.get(scope(0), key(0)))
+    assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1]
 
 
 def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, letterbox: CountingStore) -> None:
@@ -237,23 +234,22 @@ def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, letterbox: Co
 
 
 def test_what_a_job_that_was_killed_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its place, and elsewhere; that of a job that is alive stays."""
     monkeypatch.setattr(host_board, "MEMORY", tmp_path)
     monkeypatch.setenv("HOROVOD_HOSTNAME", "host1")
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "1")
-    prefix = f"ringslice-{os.getuid()}-host1-127.0.0.1-"
-    for port in (1, 2):
-        (tmp_path / f"{prefix}{port}").mkdir()
-        (tmp_path / f"{prefix}{port}" / "0-0").write_text("{}")
-    living = HostBoard(tmp_path / f"{prefix}3")
-    living.put("0-0", {})
-    board = HostBoard.of_job()
+    own, killed, living = (tmp_path / f"ringslice-{os.getuid()}-host1-127.0.0.1-{port}" for port in (1, 2, 3))
+    for folder in (own, killed):
+        folder.mkdir()
+        (folder / "0-0").write_text("{}")
+    other, board = HostBoard(living), HostBoard.of_job()
+    other.put("0-0", {})
     assert board is not None
-    assert board.names("") == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{prefix}1", f"{prefix}3"]
-    assert living.get("0-0") == {}
-    living.close()
-    board.close()
+    assert (board.names(""), other.names("")) == ([], ["0-0"])
+    assert sorted(tmp_path.iterdir()) == [own, living]
+    for each in (other, board):
+        each.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,21 +257,6 @@ def test_a_folder_of_another_user_is_no_board(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("train.monitor.host_board.os.getuid", lambda: 12345)
     with pytest.raises(OSError, match="is not this user's"):
         HostBoard(tmp_path / "a")
-
-
-def test_a_board_that_another_rank_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It removes the folder between two calls of the one that makes it."""
-    made: list[Path] = []
-
-    def make(folder: Path, **options: object) -> None:
-        made.append(folder)
-        os.makedirs(folder, exist_ok=True)
-        if len(made) == 1:
-            folder.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", make)
-    HostBoard(tmp_path / "a").close()
-    assert len(made) == 2
 
 
 def test_a_board_that_is_full_is_left(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -46,6 +45,22 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def launch_words(folder: Path, kind: str) -> list[str]:
     words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, FAILING, kind)
     return [str(word) for word in words]
+
+
+def start(*words: object, **variables: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [str(word) for word in words],
+        cwd=REPOSITORY,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def first_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 def messages(text: str) -> list[str]:
@@ -128,12 +143,8 @@ run_rank(command, "alone", "run it again")
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
-    words = [sys.executable, "-c", UNRANKED, "no"]
-    with subprocess.Popen(
-        words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with start(sys.executable, "-c", UNRANKED, "no") as process:
+        first_line(process)
         process.send_signal(number)
         _, result = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
@@ -145,14 +156,7 @@ def test_a_process_that_is_not_a_rank_reports_where_it_failed() -> None:
 
 
 def test_ctrl_c_is_reported_once(folder: Path) -> None:
-    with subprocess.Popen(
-        launch_words(folder, "none"),
-        cwd=REPOSITORY,
-        env=environment(MARK=str(folder)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as launcher:
+    with start(*launch_words(folder, "none"), MARK=str(folder)) as launcher:
         wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
         launcher.send_signal(signal.SIGINT)
         _, result = launcher.communicate(timeout=PATIENCE_S)
@@ -180,15 +184,9 @@ def test_a_paused_machine_is_no_stall(folder: Path) -> None:
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
     """Each rank without a launcher that would end the others; its store is there."""
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port)}
-    words = [sys.executable, SCRIPT, str(folder), str(TIMEOUT_S), str(FAILING), "sleeps", "--elastic"]
+    words = (sys.executable, SCRIPT, folder, TIMEOUT_S, FAILING, "sleeps", "--elastic")
     ranks = [
-        subprocess.Popen(
-            words,
-            cwd=REPOSITORY,
-            env=environment(MARK=str(folder), HOROVOD_RANK=str(rank), HOROVOD_SIZE=str(RANKS), **store),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start(*words, MARK=str(folder), HOROVOD_RANK=str(rank), HOROVOD_SIZE=str(RANKS), **store)
         for rank in range(RANKS)
     ]
     _, result = ranks[FAILING].communicate(timeout=PATIENCE_S)
@@ -215,34 +213,6 @@ while True:
 """
 
 
-@dataclass
-class Rank:
-    """A process that feeds its guard, and the guard."""
-
-    process: "subprocess.Popen[str]"
-    guard: Process
-
-    def end(self) -> str:
-        """What it printed to stderr, once it and its guard have ended."""
-        _, errors = self.process.communicate(timeout=PATIENCE_S)
-        wait_until(lambda: not self.guard.lives)
-        return errors
-
-
-@pytest.fixture
-def rank() -> Iterator[Rank]:
-    """One that is never ended for its silence."""
-    words = [sys.executable, "-c", FEEDING, str(10 * PATIENCE_S)]
-    with subprocess.Popen(
-        words, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        guard = Process.find(int(process.stdout.readline()))
-        assert guard is not None
-        yield Rank(process, guard)
-        process.kill()
-
-
 def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
     """Also after a line that is too long for the pipe."""
     first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000)\n'
@@ -251,16 +221,15 @@ def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 
-def test_it_ends_with_its_rank_silently(rank: Rank) -> None:
-    rank.process.kill()
-    assert rank.end() == ""
-
-
-def test_it_hands_sigterm_on_but_not_ctrl_c(rank: Rank) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        rank.guard.send(number)
-    assert rank.end() == ""
-    assert rank.process.returncode == -signal.SIGTERM
+def test_it_hands_sigterm_on_but_not_ctrl_c_and_ends_with_its_rank_silently() -> None:
+    with start(sys.executable, "-c", FEEDING, 10 * PATIENCE_S) as rank:
+        guard = Process.find(int(first_line(rank)))
+        assert guard is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            guard.send(number)
+        _, errors = rank.communicate(timeout=PATIENCE_S)
+        wait_until(lambda: not guard.lives)
+    assert (rank.returncode, errors) == (-signal.SIGTERM, "")
 
 
 def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:

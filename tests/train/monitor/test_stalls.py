@@ -32,7 +32,7 @@ def test_it_reports_its_position() -> None:
     assert status.beat().when == "epoch 3"
 
 
-def test_only_what_all_ranks_go_through_is_counted() -> None:
+def test_only_what_all_ranks_of_a_ring_go_through_is_counted() -> None:
     status = Status()
     status.phase("reading")
     status.local_phase("loading the checkpoint")
@@ -40,20 +40,12 @@ def test_only_what_all_ranks_go_through_is_counted() -> None:
     assert (status.beat().count, status.beat().alone) == (1, True)
     status.phase("stepping")
     assert (status.beat().count, status.beat().alone) == (2, False)
-    status.joined(3, 4, generation=1)
-    beat = status.beat()
-    assert (beat.rank, beat.size, beat.generation, beat.count) == (3, 4, 1, 0)
-
-
-def test_out_of_the_ring_nothing_counts() -> None:
-    status = Status()
-    status.phase("stepping")
     status.left()
     status.phase("reading")
     assert status.beat().count == OUT
-    status.joined(0, 2, generation=1)
-    status.phase("reading")
-    assert status.beat().count == 1
+    status.joined(3, 4, generation=1)
+    beat = status.beat()
+    assert (beat.rank, beat.size, beat.generation, beat.count) == (3, 4, 1, 0)
 
 
 def test_many_threads_lose_no_count_and_no_beat() -> None:
@@ -72,57 +64,37 @@ def test_many_threads_lose_no_count_and_no_beat() -> None:
     assert status.beat().count == 4000
 
 
-TIMEOUT_S = 40.0
-PATIENCE_S = TIMEOUT_S / 2
-STEPPING = "stepping"
-Rings = tuple[list[Beat], dict[int, float]]
+TIMEOUT_S, STEPPING = 40.0, "stepping"
+IDLE = [beat(rank) for rank in range(4)]  # all at one place, without progress for longer than that
 
 
-@st.composite
-def rings(draw: st.DrawFn) -> Rings:
-    """The beats of all ranks, and for how long each was silent."""
-    size = draw(st.integers(2, 6))
-    beats = [
-        replace(
-            beat(rank),
-            size=size,
-            count=draw(st.integers(5, 8)),
-            alone=draw(st.booleans()),
-            phase=draw(st.sampled_from([READING, STEPPING])),
-            idle_s=draw(st.floats(0, 100)),
-            generation=draw(st.sampled_from([2, 2, 2, 1])),
-        )
-        for rank in range(size)
-    ]
-    return beats, {rank: draw(st.sampled_from([0.0, 1.0, PATIENCE_S, 60.0])) for rank in range(size)}
-
-
-def judged(ring: Rings, own: int) -> list[int]:
-    beats, silent_s = ring
+def late(beats: list[Beat], own: int = 0, silent_s: dict[int, float] | None = None) -> list[int]:
+    """Which ranks are late for the observer ``own``."""
     others = {each.rank: each for each in beats if each.rank != own}
-    return find_late(Observation(beats[own], others, silent_s), TIMEOUT_S)
+    return find_late(Observation(beats[own], others, silent_s or {}), TIMEOUT_S)
 
 
-@given(rings(), st.integers(0, 5))
-def test_none_is_late_while_the_observer_has_progress(ring: Rings, own: int) -> None:
-    own %= len(ring[0])
-    ring[0][own] = replace(ring[0][own], idle_s=TIMEOUT_S - 0.1)
-    assert judged(ring, own) == []
+def changed(rank: int, **fields: object) -> list[Beat]:
+    """`IDLE`, stepping, but for this rank."""
+    return [replace(each, phase=STEPPING, **fields if each.rank == rank else {}) for each in IDLE]  # type: ignore[arg-type]
 
 
-@given(rings(), st.integers(0, 5))
-def test_the_late_are_silent_or_idle_and_where_all_are_at_one_place_they_read(ring: Rings, own: int) -> None:
-    beats, silent_s = ring
-    own %= len(beats)
-    late = judged(ring, own)
-    assert late == sorted(set(late))
-    silent = [rank for rank in silent_s if rank != own and silent_s[rank] >= PATIENCE_S]
-    if silent and beats[own].idle_s >= TIMEOUT_S:
-        assert late == silent
-        return
-    assert all(beats[rank].idle_s >= PATIENCE_S for rank in late)
-    if beats[own].idle_s >= TIMEOUT_S and len({(each.count, each.alone, each.generation) for each in beats}) == 1:
-        assert late == [each.rank for each in beats if each.phase == READING and each.idle_s >= PATIENCE_S]
+@pytest.mark.parametrize(
+    ("beats", "silent_s", "expected"),
+    [
+        (changed(2, count=9), {}, [2]),
+        (changed(2, count=9, idle_s=19.9), {}, []),  # it gets on
+        (changed(0, count=9, idle_s=39.9), {}, []),  # the observer itself gets on
+        (changed(2, count=9), {3: 20.0, 1: 19.9}, [3]),  # it may be dead
+        (changed(2, alone=True), {}, [2]),  # the others wait for it
+        (changed(2, generation=-1, count=99), {}, [2]),  # it has not come back into the ring
+        (changed(2), {}, []),  # the step is slow everywhere
+        (IDLE, {}, [0, 1, 2, 3]),  # so is the storage
+        ([replace(each, alone=True, phase=STEPPING) for each in IDLE], {}, []),
+    ],
+)
+def test_late_is_for_whom_the_others_wait(beats: list[Beat], silent_s: dict[int, float], expected: list[int]) -> None:
+    assert late(beats, 0, silent_s) == expected
 
 
 @given(st.integers(2, 6), st.data())
@@ -132,26 +104,11 @@ def test_of_ranks_that_hang_all_name_the_same(size: int, data: st.DataObject) ->
     phases = data.draw(st.lists(st.sampled_from([READING, STEPPING]), min_size=size, max_size=size))
     places = enumerate(zip(counts, phases, strict=True))
     beats = [beat(rank, size=size, count=count, phase=phase) for rank, (count, phase) in places]
-    ring = beats, dict.fromkeys(range(size), 0.0)
     if min(counts) == max(counts):
         expected = [rank for rank, phase in enumerate(phases) if phase == READING]
     else:
         expected = [rank for rank, count in enumerate(counts) if count == min(counts)]
-    assert all(judged(ring, own) == expected for own in range(size))
-
-
-def test_at_one_place_those_that_do_something_alone_are_waited_for() -> None:
-    loading = beat(0, alone=True, phase="loading the checkpoint")
-    beats = [loading, *(beat(rank, phase="waiting for rank 0") for rank in (1, 2, 3))]
-    assert judged((beats, {}), 1) == judged((beats, {}), 0) == [0]
-    assert judged(([replace(each, alone=True) for each in beats], {}), 1) == []
-    beats[0] = replace(beats[0], idle_s=1.0)  # it loads, and gets on
-    assert judged((beats, {}), 1) == []
-
-
-def test_who_has_not_come_back_into_the_ring_is_late() -> None:
-    beats = [beat(0, generation=2), beat(1, generation=2), beat(2, generation=1, count=99), beat(3, generation=2)]
-    assert judged((beats, {}), 0) == [2]
+    assert all(late(beats, own) == expected for own in range(size))
 
 
 RUNS, LIMIT_S = 20, 4000.0

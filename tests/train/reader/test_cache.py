@@ -21,7 +21,6 @@ from etl.errors import DataError
 from etl.slices.manifest import Slice
 from etl.storage.place import Place, open_place
 from tests.lib.commands import PATIENCE_S, REPOSITORY, wait_until
-from train.config.settings import Settings, command
 from train.reader.cache import SliceCache
 from train.reader.cache_files import CacheFull
 
@@ -183,44 +182,29 @@ def test_more_than_fits_is_reported_once(
     assert capsys.readouterr().err == (f"ringslice cache: {folder} is full: not every slice is kept (--cache-size)\n")
 
 
-@pytest.mark.parametrize("wrong", [content(4)[:-1], content(5)])
-def test_an_original_with_other_bytes_is_not_kept(
-    wrong: bytes, originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (content(4)[:-1], "does not have the SHA-256 of its manifest, and is not kept"),
+        (content(5), "does not have the SHA-256 of its manifest, and is not kept"),
+        (None, ""),  # its reader reports that it is missing
+    ],
+    ids=["cut", "another", "missing"],
+)
+def test_an_original_that_is_not_as_recorded_is_not_kept(
+    wrong: bytes | None, line: str, originals: Place, make_cache: CacheMaker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = Path(originals.path) / "train/4.tfrecord"
-    original.write_bytes(wrong)
-    cache = make_cache(10)
-    cache.fetch(originals, SLICES[4])
-    assert cache.place_of(SLICES[4]) is None
-    assert f"{original} does not have the SHA-256 of its manifest, and is not kept" in capsys.readouterr().err
+    original, cache = Path(originals.path) / "train/4.tfrecord", make_cache(10)
+    original.unlink()
+    if wrong is not None:
+        original.write_bytes(wrong)
+    cache.fetch_ahead(originals, SLICES[4:6])
+    wait_until(lambda: held(cache) == [5])
+    assert capsys.readouterr().err == (f"ringslice cache: {original} {line}\n" if line else "")
     original.write_bytes(content(4))
     cache.fetch(originals, SLICES[4])
     assert read(cache.place_of(SLICES[4])) == content(4)
-    assert not parts(folder)
-
-
-def test_a_missing_original_is_left_to_its_reader(
-    originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (originals / "train/0.tfrecord").delete()
-    cache = make_cache(10)
-    cache.fetch_ahead(originals, SLICES[:2])
-    wait_until(lambda: held(cache) == [1])
-    assert not parts(folder)
-    assert capsys.readouterr().err == ""
-
-
-def test_what_was_damaged_in_the_cache_is_fetched_again(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
-    cache = make_cache(10)
-    cache.fetch(originals, SLICES[0])
-    (folder / f"{SLICES[0].sha256}.tfrecord").write_bytes(content(0)[:-1])
-    assert cache.place_of(SLICES[0]) is None
-    for _ in range(2):  # also if it is gone already
-        cache.drop(SLICES[0])
-    cache.fetch(originals, SLICES[0])
-    place = cache.place_of(SLICES[0])
-    cache.drop(SLICES[0])
-    assert read(place) == content(0)  # by another reader, who had it before
+    assert not parts(cache._files.path)
 
 
 def test_files_of_others_stay(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
@@ -406,19 +390,3 @@ def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
             assert user.poll() is None
             user.kill()
             assert user.communicate()[1] == b""
-
-
-def test_the_options_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings_of(*words: str) -> Settings:
-        found: list[Settings] = []
-        command(lambda settings, monitor: found.append(settings))(["--data", "x", *words], standalone_mode=False)
-        return found[0]
-
-    assert settings_of().reading.cache is None
-    words = ("--cache", str(tmp_path), "--cache-size", "2GB")
-    for rank, quiet in (("0", False), ("1", True)):
-        monkeypatch.setenv("HOROVOD_LOCAL_RANK", rank)
-        cache = settings_of(*words).reading.cache
-        assert isinstance(cache, SliceCache)
-        assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, quiet)
-    assert settings_of(*words).of_training() == settings_of().of_training()

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.partition.permutation import Integers
-from train.reader.intervals import Interval, Steps, cut, lane_runs, left_after, length, select, share
+from train.reader.intervals import Interval, Steps, cut, lane_runs, left_after, length, share
 from train.reader.order import EpochOrder
 from train.reader.state import ReaderState
 
 layouts = st.lists(
     st.lists(st.integers(1, 9), max_size=40).map(lambda sizes: np.array(sizes, dtype=np.int64)), min_size=1, max_size=6
 )
-intervals_ = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=6)
 
 
 def order_of(layout: list[Integers], seed: int, epoch: int, window_blocks: int = 16) -> EpochOrder:
@@ -149,15 +148,6 @@ def test_a_rank_reads_whole_slices_where_slices_are_a_multiple_of_ranks() -> Non
     slices = [order.slices(share([(0, 96)], rank, 4)) for rank in range(4)]
     assert [len(own) for own in slices] == [2, 2, 2, 2]
     assert set(chain(*slices)) == set(range(8))
-
-
-@given(intervals_, st.lists(st.integers(0, 150), max_size=8))
-def test_selecting_from_intervals_is_selecting_their_positions(pairs: list[Interval], bounds: list[int]) -> None:
-    intervals = sorted((min(pair), max(pair)) for pair in pairs)
-    bounds = sorted(bounds[: len(bounds) // 2 * 2])
-    runs = list(zip(bounds[::2], bounds[1::2], strict=True))
-    known = positions(intervals)
-    assert positions(select(intervals, runs)) == [each for start, stop in runs for each in known[start:stop]]
 
 
 def test_the_share_of_one_of_many_ranks_is_found_without_going_over_all_records() -> None:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,14 @@ from tests.lib.commands import copy_some, flip_bit, wait_until
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from train.reader.batches import RecordBatch
 from train.reader.cache import SliceCache
-from train.reader.config import STOP, Reading
+from train.reader.config import SKIP, STOP, Reading
 from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
 from train.reader.slice_file import SliceFile
 from train.reader.state import ReaderState
 
 TRAIN = 1437
+RECORD_BYTES = 237  # of the tiny slices
 
 
 def open_reader(folder: Path, split: str = "train", reading: Reading | None = None) -> SplitReader:
@@ -143,26 +144,6 @@ def test_a_rank_without_a_single_example_gets_repeats(slices: Path) -> None:
     assert {len(own) for own in batches} == {1}
 
 
-def test_tables_that_do_not_fit_are_refused(slices: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(slices, tmp_path / "slices")
-    shutil.copy(folder / "blocks.parquet", folder / "whole.parquet")
-    shutil.copy(folder / "class_counts.parquet", folder / "blocks.parquet")
-    with pytest.raises(DataError, match=r"blocks\.parquet"):
-        open_reader(folder).require()
-    shutil.copy(folder / "whole.parquet", folder / "blocks.parquet")
-    index = folder / "test" / "test-00000-of-00001.idx"
-    whole = index.read_text()
-    for wrong, message in (
-        ("0 1\n", "does not list 180 records"),
-        ("0 one\n", "is no index of 'offset size' lines"),
-        (whole.replace("\n", "0\n", 1), "does not fit blocks.parquet"),
-    ):
-        index.write_text(wrong)
-        reader = open_reader(folder, "test")
-        with pytest.raises(DataError, match=message):
-            next(reader.batches(reader.order(0, 0), Steps(reader.total, 1, 10), 0))
-
-
 @dataclass(frozen=True)
 class Written:
     """Finished slices in ``folder``, whose training split was written as ``examples``, by their numbers."""
@@ -225,7 +206,7 @@ def make_slices(source: Path, split: str, slices: int, *pixels: object) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two training slices of three records each, of 237 bytes."""
+    """Two training slices of three records each, of `RECORD_BYTES`."""
     source = copy_some(digits, tmp_path_factory.mktemp("tiny") / "source", "01", slice(5))
     return make_slices(source, "train=6,test=rest", 2, "--size", 4, "--color", "gray")
 
@@ -249,40 +230,107 @@ def long(long_root: Path, tmp_path: Path) -> Written:
 
 
 def test_damage_is_handed_out_without_checks(tiny: Written) -> None:
-    """And is seen by what the other tests compare with."""
+    """The negative control: it is seen by what the other tests compare with."""
     flip_bit(tiny.slices[1], 50)
     with pytest.raises(AssertionError):
         list(tiny.read(tiny.open(check=False)))
 
 
+def test_a_flipped_byte_or_a_truncation_costs_the_records_in_it_alone(tiny: Written) -> None:
+    path, first = tiny.slices[1], read_manifest(tiny.folder).splits["train"][1].first_example
+    sound = path.read_bytes()
+
+    def require_all_but(*lost: int) -> None:
+        assert sorted(tiny.numbers(tiny.read(tiny.open(on_damage=SKIP)))) == sorted({*tiny.examples} - {*lost})
+
+    for place in range(0, len(sound), 7):
+        flip_bit(path, place)
+        require_all_but(first + place // RECORD_BYTES)
+        flip_bit(path, place)
+    for size in (0, 1, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 12, len(sound) - 1):
+        path.write_bytes(sound[:size])
+        require_all_but(*range(first + size // RECORD_BYTES, first + 3))
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_any_damaged_records_are_left_out_and_padding_takes_their_places(batch: int, tiny: Written) -> None:
+    records = [(path, place) for path in tiny.slices for place in (0, RECORD_BYTES, 2 * RECORD_BYTES)]
+    numbers = [each.first_example + place for each in read_manifest(tiny.folder).splits["train"] for place in range(3)]
+    for damaged in chain.from_iterable(combinations(range(6), size) for size in range(6)):
+        for each in damaged:
+            flip_bit(records[each][0], records[each][1] + 100)
+        batches = list(tiny.read(tiny.open(on_damage=SKIP, lanes=2), batch))
+        assert sorted(tiny.numbers(batches)) == sorted({*numbers} - {numbers[each] for each in damaged})
+        assert [len(each.numbers) for each in batches] == [batch] * (6 // batch + (batch == 4))
+        assert sum(each.skipped for each in batches) == len(damaged)
+        for each in damaged:
+            flip_bit(records[each][0], records[each][1] + 100)
+
+
+def test_more_damaged_records_than_may_be_skipped_end_the_reading(tiny: Written) -> None:
+    for path in tiny.slices:
+        flip_bit(path, 100)
+    list(tiny.read(tiny.open(on_damage=SKIP, skip_limit=2)))
+    with pytest.raises(DataError, match="one more than --skip-limit 1 allows"):
+        list(tiny.read(tiny.open(on_damage=SKIP, skip_limit=1)))
+
+
+def test_a_bit_that_flips_on_the_way_is_read_again(tiny: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, flipped = SliceFile.read, set[SliceFile]()
+
+    def flicker(self: SliceFile, offset: int, room: memoryview) -> int:
+        size = read(self, offset, room)
+        if self not in flipped:
+            flipped.add(self)
+            room[30] ^= 1
+        return size
+
+    monkeypatch.setattr(SliceFile, "read", flicker)
+    assert sorted(tiny.numbers(tiny.read(tiny.open()))) == sorted(tiny.examples)
+    assert flipped
+
+
 def test_bytes_of_the_table_of_blocks_flipped_in_turn(tiny: Written) -> None:
     path = tiny.folder / "blocks.parquet"
-    refused = 0
+    refused: list[str] = []
     places = range(0, path.stat().st_size, 7)
     for place in places:
         flip_bit(path, place)
         try:
             assert sorted(tiny.numbers(tiny.read(tiny.open()))) == sorted(tiny.examples)
         except (DataError, EnvironmentFailure) as error:
-            assert "blocks.parquet" in str(error) or "table of blocks" in str(error)
-            refused += 1
+            refused.append(str(error))
         flip_bit(path, place)
-    assert len(places) / 10 < refused < len(places)  # names and statistics in it are not read
+    assert all("blocks.parquet" in line or "the table of blocks does not fit" in line for line in refused)
+    assert any("the table of blocks does not fit" in line for line in refused)
+    assert len(places) / 10 < len(refused) < len(places)  # names and statistics in it are not read
 
 
-def missing(path: Path) -> None:
+BLOCKS, INDEX = "blocks.parquet", "train/train-00001-of-00002.idx"
+NOT_A_TABLE = b"PAR1" + bytes(100) + b"PAR1"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        (BLOCKS, None, "PATH"),
+        (BLOCKS, NOT_A_TABLE, "PATH"),
+        (INDEX, None, "PATH"),
+        (INDEX, NOT_A_TABLE, "PATH"),
+        (INDEX, b"0 1\n", "does not list 3 records"),
+        (INDEX, b"0 one\n", "is no index of 'offset size' lines"),
+        (INDEX, b"0 2370\n237 237\n474 237\n", "does not fit blocks.parquet"),
+        (INDEX, b"0 237\n237 236\n473 238\n", "the index of .* does not fit it"),
+    ],
+)
+def test_a_table_or_index_that_does_not_fit_is_named(
+    name: str, content: bytes | None, line: str, tiny: Written
+) -> None:
+    path = tiny.folder / name
     path.unlink()
-
-
-def not_a_table(path: Path) -> None:
-    path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-
-
-@pytest.mark.parametrize("harm", [missing, not_a_table])
-@pytest.mark.parametrize("name", ["blocks.parquet", "train/train-00001-of-00002.idx"])
-def test_a_table_or_index_that_is_none_is_named(name: str, harm: Callable[[Path], None], tiny: Written) -> None:
-    harm(tiny.folder / name)
-    with pytest.raises((DataError, EnvironmentFailure), match=re.escape(str(tiny.folder / name))):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((DataError, EnvironmentFailure), match=line.replace("PATH", re.escape(str(path)))):
         list(tiny.read(tiny.open()))
 
 
@@ -290,11 +338,13 @@ def test_a_table_or_index_that_is_none_is_named(name: str, harm: Callable[[Path]
 def test_damage_is_named(is_known: bool, tiny: Written) -> None:
     """Without the table of examples only the key is unknown."""
     path, first = tiny.slices[1], read_manifest(tiny.folder).splits["train"][1].first_example
-    flip_bit(path, 237 + 100)
+    flip_bit(path, RECORD_BYTES + 100)
     if not is_known:
-        not_a_table(tiny.folder / table_file("examples"))
+        (tiny.folder / table_file("examples")).write_bytes(NOT_A_TABLE)
     key = parse(tiny.examples[first + 1]).key if is_known else None
-    with pytest.raises(DataError, match=re.escape(f"{path} is damaged at offset 237: key {key!r}, record 1 ")):
+    with pytest.raises(
+        DataError, match=re.escape(f"{path} is damaged at offset {RECORD_BYTES}: key {key!r}, record 1 ")
+    ):
         list(tiny.read(tiny.open(on_damage=STOP)))
 
 

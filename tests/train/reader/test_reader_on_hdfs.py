@@ -44,8 +44,7 @@ def written(slices: Path) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def uploaded(slices: Path, hadoop: Cluster) -> str:
     """The URI of the same on HDFS."""
-    with hadoop.undisturbed():
-        return f"{put(hadoop, slices)}/{slices.name}"
+    return f"{put(hadoop, slices)}/{slices.name}"
 
 
 class Reader:
@@ -142,9 +141,9 @@ def test_a_datanode_dies_and_comes_back(start: Start, hadoop_alone: Cluster) -> 
 
 
 @pytest.fixture
-def proxied(hadoop_undisturbed: Cluster, tmp_path: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
+def proxied(hadoop: Cluster, tmp_path: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
     """A proxy before the DataNode, and the site of those who are to meet it."""
-    with before_datanode(hadoop_undisturbed, tmp_path) as found:
+    with before_datanode(hadoop, tmp_path) as found:
         yield found
 
 

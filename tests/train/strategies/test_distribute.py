@@ -73,7 +73,7 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
     words = (MAIN, *options, "--audit", "--resume", "auto")
     succeeded(horovodrun(2, *words, "--max-steps", 9))
-    result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15)).stderr
+    result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 15, TF_CONFIG="of another job")).stderr
     assert "on 1 rank: 11 steps of --batch 36 on each of 2 replicas, from step 9 on" in result
     succeeded(launch(2, *words, *WORKERS, "--max-steps", 24))
     succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
@@ -83,9 +83,13 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
 
 def test_a_strategy_that_does_not_fit_its_launcher_is_refused(root: Path) -> None:
     failed(run("python", MAIN, "--data", root, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers HOST:PORT")
-    result = launch(2, MAIN, "--data", root)
-    assert result.returncode == 2
-    assert "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored" in result.stderr
+    for strategy in ("horovod", "parameter-server"):
+        line = f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
+        failed(launch(2, MAIN, "--data", root, "--strategy", strategy), 2, line)
+    failed(launch(2, "train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
+    of_torchrun = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}  # of the caller
+    words = (*LAUNCH, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
+    failed(run(*words, variables=of_torchrun), 2, "Invalid value for '--lr'")
     result = horovodrun(2, MAIN, "--data", root, *MIRRORED)
     assert result.returncode != 0
     assert result.stderr.count("for all devices of a host; start it without horovodrun") == 1

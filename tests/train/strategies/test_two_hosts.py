@@ -1,13 +1,16 @@
 """Two hosts of this machine, each with its name and network: their run is that of one machine."""
 
 import json
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import REPOSITORY, horovodrun, run, succeeded
-from tests.lib.ranks.outcomes import distance
+from tests.lib.ranks.outcomes import distance, require_each_key_once
+from tests.lib.ranks.running import started, wait_until
 from tests.lib.torch_ranks.running import BIN, torchrun
 from train.launch import Task
 
@@ -15,19 +18,27 @@ pytestmark = pytest.mark.chaos  # needs root
 
 NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 ADDRESSES = ("10.78.0.1", "10.78.0.2")  # of the hosts of `benchmarks/lib/ways/network.py`
+IMPORTED = f"{REPOSITORY / 'benchmarks'}:{REPOSITORY}"
 CLOSE = 1e-5  # of single precision, after 15 steps
 TINY, TORCH_TINY = "tests.lib.ranks.tiny:smooth", "tests.lib.torch_ranks.tiny:smooth"
 
 
-def in_namespaces(function: str, *arguments: object) -> None:
-    """Call a function of the benchmark, in namespaces that end with it."""
+def in_namespaces(function: str, *arguments: object) -> list[object]:
+    """The command that calls a function of the benchmark, in namespaces that end with it."""
     child = ("python", "-P", "-m", "lib.child", f"lib.ways.network:{function}", json.dumps(arguments))
-    succeeded(run(*NAMESPACES, *child, PYTHONPATH=f"{REPOSITORY / 'benchmarks'}:{REPOSITORY}"))
+    return [*NAMESPACES, *child]
 
 
-def train_on_hosts(*jobs: tuple[int, dict[str, str], Sequence[str]]) -> None:
-    """Run jobs, each with its host, variables and words, until the first one has ended."""
-    in_namespaces("run_jobs", [(f"rank{host}", variables, words) for host, variables, words in jobs])
+Job = tuple[int, Mapping[str, str], Sequence[str]]  # host, variables and words
+
+
+def on_hosts(*jobs: Job) -> list[object]:
+    """The command that runs jobs until the first one has ended."""
+    return in_namespaces("run_jobs", [(f"rank{host}", variables, words) for host, variables, words in jobs])
+
+
+def train_on_hosts(*jobs: Job) -> None:
+    succeeded(run(*on_hosts(*jobs), PYTHONPATH=IMPORTED))
 
 
 def options_for(model: str, name: str) -> list[str]:
@@ -47,7 +58,7 @@ def require_same_on_two_hosts(root: Path) -> None:
 
 def test_horovod(root: Path) -> None:
     """The ranks have the variables that horovodrun gives them."""
-    in_namespaces("run", "horovod", 2, str(root), options_for(TINY, "hosts"), 1)
+    succeeded(run(*in_namespaces("run", "horovod", 2, str(root), options_for(TINY, "hosts"), 1), PYTHONPATH=IMPORTED))
     succeeded(horovodrun(2, *words_for(root, "horovod", TINY, "alone")))
     require_same_on_two_hosts(root)
 
@@ -70,10 +81,49 @@ def test_ddp(root: Path) -> None:
     ],
 )
 def test_tensorflows_strategies(strategy: str, launch: list[str], roles: list[str], root: Path) -> None:
-    places = [(role, number % 2, f"{ADDRESSES[number % 2]}:{4000 + number}") for number, role in enumerate(roles)]
-    cluster = {role: [address for its, _, address in places if its == role] for role in roles}
     words = ["python", *words_for(root, strategy, TINY, "hosts")]
-    tasks = [(host, Task(words, cluster, role, cluster[role].index(address))) for role, host, address in places]
-    train_on_hosts(*((host, task.variables, words) for host, task in tasks))
+    train_on_hosts(*((host, task.variables, words) for host, task in tasks_on_hosts(words, roles)))
     succeeded(run("python", "train/launch.py", *launch, *words_for(root, strategy, TINY, "alone")))
     assert distance(root, "alone", "hosts") < CLOSE
+
+
+def tasks_on_hosts(words: Sequence[str], roles: Sequence[str]) -> list[tuple[int, Task]]:
+    """A task for each of ``roles``, on the two hosts in turns."""
+    places = [(role, number % 2, f"{ADDRESSES[number % 2]}:{4000 + number}") for number, role in enumerate(roles)]
+    cluster = {role: [address for its, _, address in places if its == role] for role in roles}
+    return [(host, Task(words, cluster, role, cluster[role].index(address))) for role, host, address in places]
+
+
+# of sh: a scheduler that starts a worker again that was killed, and a chief that ends after all others
+REPLACED = 'until "$@"; do :; done; touch "$0"'
+LAST = '"$@" || exit; until [ $(ls "$0" | wc -l) = 3 ]; do sleep 0.1; done'
+
+
+def test_a_killed_worker_of_parameter_servers_is_replaced(root: Path, tmp_path: Path) -> None:
+    """Asynchronous ones: workers and servers end after the chief, each example counts once, and the model learns."""
+    words = ["python", "train/main.py", f"--data={root}", "--strategy=parameter-server", "--run=hosts", "--model=cnn"]
+    words += ["--batch=32", "--epochs=3", "--audit", "--checkpoint-steps=1"]
+    tasks = tasks_on_hosts(words, ["chief", "ps", "worker", "worker"])
+    ended, log = tmp_path / "ended", tmp_path / "log"
+    ended.mkdir()
+    waiting = [("sh", "-c", REPLACED, f"{ended}/{each.name}") for _, each in tasks[1:]]
+    shells = [("sh", "-c", LAST, str(ended)), *waiting]
+    jobs = [(host, each.variables, [*shell, *words]) for (host, each), shell in zip(tasks, shells, strict=True)]
+    with started(*on_hosts(*jobs), log=log, PYTHONPATH=IMPORTED) as process:
+        wait_until(lambda: any((root / "runs/hosts/checkpoints").glob("*")), process)
+        [victim] = workers_of_second_host(log)
+        victim.send(signal.SIGKILL)
+        wait_until(lambda: workers_of_second_host(log) not in ([], [victim]), process)
+        assert process.wait(240) == 0, log.read_text()
+    assert "error:" not in log.read_text()
+    require_each_key_once(root / "runs/hosts", root / "slices/default", 3)
+    assert json.loads((root / "runs/hosts/result.json").read_text())["result"]["test_accuracy"] > 0.9
+
+
+def workers_of_second_host(log: Path) -> list[Process]:
+    mark, task = f"MARK={log}".encode(), json.dumps({"type": "worker", "index": 1})[1:-1].encode()
+    return find_all(
+        lambda words, variables: (
+            words[0].endswith(b"python") and mark in variables and any(task in each for each in variables)
+        )
+    )

@@ -33,14 +33,13 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def uploaded(local: Path, hadoop: Cluster) -> str:
     """The URI of a root on HDFS with the same slices."""
-    with hadoop.undisturbed():
-        return put(hadoop, local / "slices")
+    return put(hadoop, local / "slices")
 
 
 @pytest.fixture
-def root(uploaded: str, hadoop_undisturbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def root(uploaded: str, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The root on HDFS, without runs; each test leaves the slices as they were."""
-    for name, value in hadoop_undisturbed.environment().items():
+    for name, value in hadoop.environment().items():
         monkeypatch.setenv(name, value)
     place = open_place(uploaded)
     yield place

@@ -1,31 +1,19 @@
-"""The files of a run (``ROOT/runs/NAME``), read and checked; what is missing is None or empty."""
+"""Read the files of a run (``ROOT/runs/NAME``); what is missing is None or empty."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from etl.errors import DataError
-from etl.report.run.metrics import Epoch, Metrics, numbers_of, read_metrics
-from etl.stages.names import CONFUSION_FORMAT, METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE, confusion_file
+from etl.stages.names import METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE, confusion_file
 from etl.storage.place import Place
+from train.report.metrics import Epoch, Metrics, numbers_of, read_metrics
+from train.runs.confusion import Confusion
 
 CONFUSION_FILE = confusion_file("test")
 
 T = TypeVar("T")
-Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Confusion:
-    """The predictions of a split's examples: ``counts`` of shape (true classes, predicted classes)."""
-
-    split: str
-    classes: tuple[str, ...]
-    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -40,34 +28,27 @@ class RunFiles:
     record: Mapping[str, Any]
 
     @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
     def epochs(self) -> Sequence[Epoch]:
         """The epochs that are over, by the metrics; of a run without any, by its result."""
         history = self.result["epochs"] if self.result and self.metrics.is_empty else []
         return self.metrics.epochs or [numbers_of(row) for row in history]
 
     @property
-    def recipe_or_settings(self) -> Mapping[str, Any]:
-        """What the run was trained with, as far as it is known."""
+    def settings(self) -> Mapping[str, Any]:
+        """The recipe; without one, the settings of the result."""
         return self.recipe or (self.result["settings"] if self.result else {})
 
     @property
     def missing(self) -> list[tuple[str, str]]:
         """(file, what the page lacks without it)."""
-        return [
-            (file, lack)
-            for file, lack, is_there in (
-                (RESULT_FILE, "the run is not finished: it goes on, or was stopped", self.result is not None),
-                (f"{METRICS_FOLDER}/", "steps, waits and throughput are not known", not self.metrics.is_empty),
-                (RECIPE_FILE, "of the recipe only what the result has is known", bool(self.recipe)),
-                (CONFUSION_FILE, "which classes are taken for which is not known", self.confusion is not None),
-                (RUN_FILE, "when and where it ran is not known", bool(self.record)),
-            )
-            if not is_there
-        ]
+        found = (
+            (RESULT_FILE, "the run is not finished: it goes on, or was stopped", self.result is not None),
+            (f"{METRICS_FOLDER}/", "steps, waits and throughput are not known", not self.metrics.is_empty),
+            (RECIPE_FILE, "of the recipe only what the result has is known", bool(self.recipe)),
+            (CONFUSION_FILE, "which classes are taken for which is not known", self.confusion is not None),
+            (RUN_FILE, "when and where it ran is not known", bool(self.record)),
+        )
+        return [(file, lack) for file, lack, is_there in found if not is_there]
 
 
 def is_run(place: Place) -> bool:
@@ -76,17 +57,13 @@ def is_run(place: Place) -> bool:
 
 
 def read_run(folder: Place) -> RunFiles:
-    """Read what there is.
-
-    Raises DataError naming the file if one is damaged; EnvironmentFailure if one that is written whole or not at all is
-    not JSON.
-    """
+    """Read what there is. Raises DataError naming the file if one is damaged."""
     return RunFiles(
         folder,
         _read(folder / RECIPE_FILE, lambda place: tomllib.loads(place.read_bytes().decode())) or {},
         read_metrics(folder),
         _read(folder / RESULT_FILE, _result),
-        _read(folder / CONFUSION_FILE, _confusion),
+        _read(folder / CONFUSION_FILE, lambda place: Confusion.from_json(place.read_json())),
         _read(folder / RUN_FILE, _record) or {},
     )
 
@@ -103,29 +80,18 @@ def _read(place: Place, parse: Callable[[Place], T]) -> T | None:
 
 
 def _result(place: Place) -> dict[str, Any]:
-    result = dict(place.read_json())
+    result = place.read_json()
     if not str(result["format"]).startswith("ringslice.run/"):
         raise ValueError(f"its format is {result['format']!r}")
     numbers, epochs = dict(result.get("result") or {}), [dict(each) for each in result["epochs"]]
     for name, value in numbers.items():
         if name.endswith(("_accuracy", "_loss")) and not isinstance(value, int | float | None):
             raise ValueError(f"{name} is {value!r}")
-    return result | {"settings": dict(result["settings"]), "epochs": epochs}
+    return result | {"settings": dict(result["settings"]), "epochs": epochs, "result": numbers}
 
 
 def _record(place: Place) -> dict[str, Any]:
-    record = dict(place.read_json())
-    for name, kind in (("ranks", list), ("versions", dict)):
-        if not isinstance(record.get(name, kind()), kind):
-            raise ValueError(f"its {name} are {record[name]!r}")
+    record = place.read_json()
+    if not all(isinstance(each, dict) for each in (record.get("versions", {}), *record.get("ranks", ()))):
+        raise ValueError("its versions or ranks are not objects")
     return record
-
-
-def _confusion(place: Place) -> Confusion:
-    recorded = place.read_json()
-    if recorded["format"] != CONFUSION_FORMAT:
-        raise ValueError(f"its format is {recorded['format']!r}, not {CONFUSION_FORMAT!r}")
-    classes, counts = tuple(map(str, recorded["classes"])), np.array(recorded["counts"])
-    if counts.shape != (len(classes), len(classes)) or counts.dtype.kind != "i":
-        raise ValueError(f"counts of shape {counts.shape} for {len(classes)} classes, or not whole numbers")
-    return Confusion(str(recorded["split"]), classes, counts.astype(np.int64))
