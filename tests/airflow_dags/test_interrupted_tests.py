@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.airflow_dags.real_airflow import TIED
 from tests.lib.ranks.running import started, wait_until
 
 INNER = "tests/airflow_dags/test_scheduler.py::test_what_cannot_go_well_is_tried_once"
@@ -33,7 +34,7 @@ def processes_in(folder: Path) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_services_end_with_the_tests(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "inner"
-    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder}", INNER)
+    words = (*TIED, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder}", INNER)
 
     def are_up() -> bool:
         logs = {name: list(folder.glob(f"scheduler*/{name}.log")) for name in READY}
