@@ -30,7 +30,7 @@ from etl.slices.lineage import FIRST, ParentSlices, find_parent
 from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names
-from etl.stages.layout import NORMALIZED_FORMAT, SLICES_FORMAT, normalized_stage, slices_stage
+from etl.stages.layout import NORMALIZED_FORMAT, PARTS, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
 from lib.command import COUNT, benchmark
@@ -55,18 +55,23 @@ def write_normalized(folder: Path, parts: int, classes: int) -> None:
     for number in range(parts):
         by_label = random.integers(1, 200, classes)
         records = int(by_label.sum())
-        facts = {"part": f"pack-{number:05d}", "input": records, "records": records, "bytes": 40_000 * records}
+        facts = {"part": f"pack-{number:05d}", "records": records, "bytes": 40_000 * records}
         tested = by_label // 10
         examples = {"train": (by_label - tested).tolist(), "test": tested.tolist()}
-        entries.append({**facts, "removed": 0, "examples": examples})
-    marker = {
-        "format": NORMALIZED_FORMAT,
-        "classes": [str(label) for label in range(classes)],
-        "removed": None,
-        "parts": entries,
-    }
-    (folder / "normalized").mkdir()
-    (folder / "normalized/dataset.json").write_bytes(json_bytes(marker))
+        entries.append({**facts, "examples": examples})
+    _write_marker(folder, classes, entries)
+
+
+def _write_marker(root: Path, classes: int, entries: list[dict[str, Any]]) -> None:
+    """A marker of ``normalized`` and its table of these parts, of which the rest is made up."""
+    folder = open_place(str(root)) / "normalized"
+    hashes = dict.fromkeys(("pack_sha256", "list_sha256", "sha256", "rows_sha256"), "0" * 64)
+    made_up = hashes | {"removed": 0, "rejects": {"count": 0, "by_reason": {}}}
+    staging = (folder / "staging").make_folder()
+    table = PARTS.publish(folder, staging, [made_up | {"input": each["records"]} | each for each in entries])
+    names = [str(label) for label in range(classes)]
+    marker = {"format": NORMALIZED_FORMAT, "classes": names, "removed": None, "parts": table}
+    (root / "normalized/dataset.json").write_bytes(json_bytes(marker))
 
 
 def write_images(folder: Path, images: int) -> None:
@@ -77,15 +82,11 @@ def write_images(folder: Path, images: int) -> None:
         for part, start in enumerate(range(0, len(numbers), PART_ROWS)):
             own = numbers[start : start + PART_ROWS]
             name = f"part-{part:06d}"
-            entries.append(
-                {"part": name, "records": len(own), "bytes": 40_000 * len(own), "removed": 0, "examples": {}}
-            )
+            entries.append({"part": name, "records": len(own), "bytes": 40_000 * len(own), "examples": {}})
             path = folder / night / "normalized/parts" / f"{name}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(parquet_tables.table_bytes(_rows(own)))
-        classes = [str(label) for label in range(CLASSES_OF_IMAGES)]
-        marker = {"format": NORMALIZED_FORMAT, "classes": classes, "removed": None, "parts": entries}
-        (folder / night / "normalized/dataset.json").write_bytes(json_bytes(marker))
+        _write_marker(folder / night, CLASSES_OF_IMAGES, entries)
     _write_slices(folder / "first")
 
 
@@ -110,7 +111,7 @@ def _write_slices(root: Path) -> None:
         parquet_tables.read_table(open_place(str(root / "normalized/parts" / f"{part['part']}.parquet")))
         .select(["key", "sha256"])
         .append_column("split", pa.array([SPLIT_NAMES[number] for number in numbers.tolist()]))
-        for part, numbers in zip(made.normalized["parts"], made.assignment.splits, strict=True)
+        for part, numbers in zip(made.normalized.entries, made.assignment.splits, strict=True)
     ]
     told = {}
     for name, table in {"examples": pa.concat_tables(rows), **made.history}.items():
@@ -122,7 +123,7 @@ def _write_slices(root: Path) -> None:
 
 
 def _plan_night(root: Path, parent: ParentSlices | None) -> Plan:
-    normalized = normalized_stage(open_place(str(root))).read_marker()
+    normalized = normalized_stage(open_place(str(root))).read_generation()
     values = option_values(SHARD_OPTIONS)
     return make_plan(open_place(str(root)), {**values, "split": SPLIT}, normalized, parent)
 
@@ -152,7 +153,7 @@ def write_manifest(folder: Path, slices: int) -> None:
 
 
 def plan(folder: Path) -> int:
-    normalized = normalized_stage(open_place(str(folder))).read_marker()
+    normalized = normalized_stage(open_place(str(folder))).read_generation()
     values = option_values(SHARD_OPTIONS)
     made = make_plan(open_place(str(folder)), {**values, "split": "source"}, normalized, None)
     return sum(len(json.dumps(line)) for line in made)
@@ -197,7 +198,7 @@ def main(parts: int, classes: int, images: int, slices: int, times: int) -> list
         write_normalized(folder, parts, classes)
         write_manifest(folder, slices)
         write_images(folder, images)
-        files = [*folder.glob("*/dataset.json"), *folder.rglob("slices/*/*")]
+        files = [*folder.glob("normalized/tables/*"), *folder.rglob("slices/*/*")]
         sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
         click.echo(f"{describe_machine(VERSIONS)}; {parts} parts x {classes} classes, {slices} slices, bytes: {sizes}")
         ways = {work: lambda work=work: call("planning:work_here", work, name)[0] for work in WORK}

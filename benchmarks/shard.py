@@ -19,7 +19,6 @@ resident set, sampled 20 times a second: of a task's Python, on Hadoop of its wh
 """
 
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -34,6 +33,7 @@ import click
 from etl.formats.records import frame, index_bytes, read_records
 from etl.hadoop.site_config import hadoop_command
 from etl.normalized.parts import records_place
+from etl.stages.layout import normalized_stage
 from etl.storage.place import open_place
 from etl.values import parse_bytes
 from lib.command import COUNT, SIZE, benchmark
@@ -61,7 +61,7 @@ def plain_loop(root_path: str, target_path: str, slices: int) -> Iterator[str]:
     root, target = Path(root_path), Path(target_path)
     normalized = open_place(str(root / "normalized"))
     examples = []
-    for part in json.loads((root / "normalized" / "dataset.json").read_bytes())["parts"]:
+    for part in normalized_stage(open_place(root_path)).read_generation().entries:
         place = records_place(normalized, part["part"])
         with place.open_stream() as stream:
             examples += [record.data for record in read_records(stream, str(place))]
@@ -89,8 +89,7 @@ class Ways:
     def __init__(self, root: Path, hdfs: str | None) -> None:
         self._root = root
         self._hdfs = f"{hdfs}/{root.name}" if hdfs else None
-        manifest = json.loads((root / "normalized" / "dataset.json").read_bytes())
-        self.size_bytes = sum(part["bytes"] for part in manifest["parts"])
+        self.size_bytes = normalized_stage(open_place(str(root))).read_generation().entries.sum("bytes")
         if self._hdfs:
             delete_folder(self._hdfs)
             hadoop_fs("-mkdir", "-p", f"{self._hdfs}/raw")

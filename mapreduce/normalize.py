@@ -21,8 +21,9 @@ from etl.normalized.parts import Origin, pack_of, rows_place
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
-from etl.stages.layout import NORMALIZED_FORMAT, normalized_stage, raw_stage
+from etl.stages.layout import NORMALIZED_FORMAT, PARTS, normalized_stage, raw_stage
 from etl.stages.marker import Generation
+from etl.stages.run import Run
 from etl.stages.stage import Stage, require
 from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
@@ -80,7 +81,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     known = parts_by_pack(parent)
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
-        _require_same_packs(root, stage, parent, raw.marker)
+        _require_same_packs(root, stage, parent, raw)
     if overwrite:
         run = stage.begin(identity, overwrite=True)
     else:
@@ -88,13 +89,13 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     if run is None:
         return True
     with run:
-        reused = [pack["images"] for pack in raw.marker["packs"] if pack["name"] in known]
+        reused = [pack["images"] for pack in raw.entries if pack["name"] in known]
         tasks.record.note(reused=len(reused))
-        new = [pack for pack in raw.marker["packs"] if pack["name"] not in known]
+        new = [pack for pack in raw.entries if pack["name"] not in known]
         parts = [(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new]
         tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
-        entries = _checked_parts(root, stage, raw.marker, known)
-        marker = _new_marker(stage, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
+        entries = _checked_parts(root, stage, raw, known)
+        marker = _new_marker(run, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
         run.commit(marker, tasks.record)
     return False
 
@@ -116,7 +117,7 @@ def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
             log(stage.name, f"{stage.folder}: no reject became good, or has another reason")
             run.abandon()
             return True
-        run.commit(_new_marker(stage, retry.identity, retry.parent, known, entries), tasks.record)
+        run.commit(_new_marker(run, retry.identity, retry.parent, known, entries), tasks.record)
     return False
 
 
@@ -144,10 +145,10 @@ def _plan_work(
     return Work(job, lines, number, total, watch, config.limits.memory_bytes)
 
 
-def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapping[str, Any]) -> None:
+def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Generation) -> None:
     """Raise UsageError unless the packs are those of the parts of ``parent``, or a renewal of them."""
     known = parts_by_pack(parent)
-    other = [pack["name"] for pack in raw["packs"] if _is_other(known.get(pack["name"]), pack)]
+    other = [pack["name"] for pack in raw.entries if _is_other(known.get(pack["name"]), pack)]
     if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
         raise UsageError(
             f"{stage.folder} was made from other packs than {raw_stage(root).marker} names now"
@@ -157,7 +158,7 @@ def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Mapp
 
 
 def _new_marker(
-    stage: Stage,
+    run: Run,
     identity: Mapping[str, Any],
     parent: Generation | None,
     raw: Mapping[str, Any],
@@ -165,15 +166,19 @@ def _new_marker(
     *,
     max_rejects: float = 1.0,
 ) -> dict[str, Any]:
-    """The marker for these parts. Raises DataError if all images, or more than ``max_rejects`` of them, are rejects."""
+    """Publish the table of these parts; return the marker that names it.
+
+    Raises DataError if all images, or more than ``max_rejects`` of them, are rejects.
+    """
+    rejects = run.folder / "rejects"
     counts = count_live_images(parts, len(raw["classes"]))
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
     require(
         counts["rejects"] <= max_rejects * counts["input"],
         f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}), more than --max-rejects"
-        f" {max_rejects:g}; look at {stage.folder / 'rejects'}, or allow more",
+        f" {max_rejects:g}; look at {rejects}, or allow more",
     )
-    require(counts["good"] > 0, f"no image of {stage.folder} is usable; look at {stage.folder / 'rejects'}")
+    require(counts["good"] > 0, f"no image of {run.folder} is usable; look at {rejects}")
     return {
         "format": NORMALIZED_FORMAT,
         **identity,
@@ -181,17 +186,17 @@ def _new_marker(
         "classes": raw["classes"],
         "counts": counts,
         "removed": raw["removed"],
-        "parts": parts,
+        PARTS.name: PARTS.publish(run.folder, run.staging, parts),
     }
 
 
 def _checked_parts(
-    root: Place, stage: Stage, raw: Mapping[str, Any], known: Mapping[str, dict[str, Any]]
+    root: Place, stage: Stage, raw: Generation, known: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The entry of the marker for each part: facts that never change, and counts of its live images."""
-    removed, classes = Removed.read(root, raw), len(raw["classes"])
+    """The entry of each part: facts that never change, and counts of its live images."""
+    removed, classes = Removed.read(root, raw.marker), len(raw.marker["classes"])
     parts = []
-    for pack in raw["packs"]:
+    for pack in raw.entries:
         before = known.get(pack["name"])
         facts = _checked_facts(stage, pack) if before is None else _without_live(before)
         facts["removed"] = pack["removed"]
@@ -220,8 +225,8 @@ def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:
-    """The marker's entry for the part of each pack, by the name of the pack."""
-    return {pack_of(part): part for part in generation.marker["parts"]} if generation else {}
+    """The entry for the part of each pack, by the name of the pack; none without a generation."""
+    return {pack_of(part): part for part in generation.entries} if generation else {}
 
 
 def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
@@ -238,7 +243,7 @@ def _summary(stage: Stage, already_done: bool) -> Summary:
     """The facts of a finished ``normalized``."""
     marker, run = stage.read_marker(), stage.read_run()
     counts = marker["counts"]
-    parts = len(marker["parts"])
+    parts = marker["parts"]["rows"]
     facts: dict[str, Any] = {
         "images": counts["input"],
         "good": counts["good"],

@@ -141,29 +141,29 @@ class Shard(StageJob):
 
     def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
         """Plan, write and commit the slices; returns whether that was done before."""
-        stage, normalized, overwrite = tasks.stage, normalized_stage(root), bool(values.get("overwrite"))
-        marker, fingerprint = normalized.read_marker(), normalized.fingerprint()
+        stage, overwrite = tasks.stage, bool(values.get("overwrite"))
+        normalized = normalized_stage(root).read_generation()
         values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
-        if not overwrite and is_done_before(stage, values, fingerprint):
+        if not overwrite and is_done_before(stage, values, normalized.fingerprint):
             return True
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)
         if values.get("recorded_options") and parent:
             lineage = lineage_in_place(root, parent)
-        plan = make_plan(root, values, marker, parent)
-        identity = {"config": plan.config.to_json(), "input": fingerprint}
+        plan = make_plan(root, values, normalized, parent)
+        identity = {"config": plan.config.to_json(), "input": normalized.fingerprint}
         if (run := stage.begin(identity, overwrite=overwrite)) is None:
             return True
         with run:
             slices = _planned_slices(plan)
-            tasks.run(run, self._plan_work(run, plan, slices, marker))
+            tasks.run(run, self._plan_work(run, plan, slices))
             statistics = PixelSums()
-            for part in marker["parts"]:
+            for part in normalized.entries:
                 statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
             manifest = build_manifest(
                 run,
                 identity,
-                marker,
+                normalized.marker,
                 slices,
                 statistics=statistics,
                 plan={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
@@ -172,17 +172,15 @@ class Shard(StageJob):
             run.commit(manifest, tasks.record)
         return False
 
-    def _plan_work(
-        self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]], normalized: Mapping[str, Any]
-    ) -> Work:
+    def _plan_work(self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]]) -> Work:
         """The work of writing the slices that are missing; writes the table of assignments that the tasks read."""
-        folder, work, root = run.folder, run.work, self.root
+        folder, work, root, normalized = run.folder, run.work, self.root, plan.normalized
         todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
         if plan.assignment:
             tables = plan.assignment.tables()
             parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
         transport = choose_transport(root, self.options.runner)
-        size = sum(part["bytes"] for part in normalized["parts"])
+        size = normalized.entries.sum("bytes")
         records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
         job: dict[str, Any] = {
@@ -200,7 +198,7 @@ class Shard(StageJob):
 
         def watch() -> tuple[int, str]:
             published = {info.base_name for info in (work / "slices").children()}
-            read, parts = len((work / SUMS_FOLDER).children()), len(normalized["parts"])
+            read, parts = len((work / SUMS_FOLDER).children()), len(plan)
             done = sum(count for _, name, count in slices if facts_place(folder, name).name in published)
             return done, f"{read} of {parts} parts read" if read < parts else ""
 

@@ -117,19 +117,21 @@ def require_earlier_generations(stopped: Stopped, root: Path) -> None:
     """Every generation of raw and of normalized is there with all its files, unchanged."""
     del stopped
     for stage in (raw_stage(open_place(str(root))), normalized_stage(open_place(str(root)))):
-        marker = stage.read_marker() if (root / stage.folder.name / "dataset.json").exists() else None
-        while marker is not None:
-            named = {f"raw/{each['file']}": each["sha256"] for each in [marker["removed"]] if each}
-            for pack in marker.get("packs", ()):
-                named |= {f"raw/packs/{pack['name']}.tar": pack["sha256"]}
-                named |= {f"raw/packs/{pack['name']}.parquet": pack["list_sha256"]}
-            for part in marker.get("parts", ()):
-                named |= {f"normalized/parts/{part['part']}.tfrecord": part["sha256"]}
-                named |= {f"normalized/parts/{part['part']}.parquet": part["rows_sha256"]}
+        current = stage.read_generation() if (root / stage.folder.name / "dataset.json").exists() else None
+        while current is not None:
+            removed = current.marker["removed"]
+            named = {f"raw/{removed['file']}": removed["sha256"]} if removed else {}
+            for entry in current.entries:  # which compares the SHA-256 of their table
+                if "name" in entry:
+                    named |= {f"raw/packs/{entry['name']}.tar": entry["sha256"]}
+                    named |= {f"raw/packs/{entry['name']}.parquet": entry["list_sha256"]}
+                else:
+                    named |= {f"normalized/parts/{entry['part']}.tfrecord": entry["sha256"]}
+                    named |= {f"normalized/parts/{entry['part']}.parquet": entry["rows_sha256"]}
             assert {name: sha256_of(root / name) for name in named} == named
-            parent = marker["parent"]
-            marker = stage.find_generation(parent) if parent is not None else None
-            assert marker is not None or parent is None, "an earlier generation is gone"
+            parent = current.marker["parent"]
+            current = stage.find_generation(parent) if parent is not None else None
+            assert current is not None or parent is None, "an earlier generation is gone"
 
 
 def require_slices(stopped: Stopped, root: Path) -> None:

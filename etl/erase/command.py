@@ -109,14 +109,14 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         if found.parts:
             raise UsageError(f"{normalized.folder} holds these images, but there is no raw to rebuild it; remove it")
         return
-    marker = raw.read_marker()
-    for pack in marker["packs"]:
+    current = raw.read_generation()
+    for pack in current.entries:
         if pack["name"] in found.packs and "file" in pack:
             raise UsageError(
                 f"{pack['file']} holds these images and is no file of ours (--in-place); remove them there, run ingest"
                 " and normalize, then erase again"
             )
-    if found.images and found.images >= marker["counts"]["images"]:
+    if found.images and found.images >= current.marker["counts"]["images"]:
         raise UsageError(f"these are all images of {root}; remove the whole folder")
     if has_parts(root, found) and raw.find_generation(normalized.read_marker()["input"]) is None:
         raise UsageError(

@@ -103,9 +103,9 @@ def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
     stage = raw_stage(root)
     if not packs or not stage.marker.exists():
         return 0
-    marker, live = stage.read_marker(), 0
-    removed = Removed.read(root, marker)
-    for pack in marker["packs"]:
+    raw, live = stage.read_generation(), 0
+    removed = Removed.read(root, raw.marker)
+    for pack in raw.entries:
         if pack["name"] in packs:
             table = parquet_tables.read_table(root / "raw" / "packs" / f"{pack['name']}{ENDING}", ["key", "sha256"])
             mask = pc.is_in(table["sha256"], value_set=contents).to_numpy()
@@ -118,5 +118,5 @@ def has_parts(root: Place, found: Found) -> bool:
     stage = normalized_stage(root)
     if not stage.marker.exists():
         return False
-    parts = stage.read_marker()["parts"]
+    parts = stage.read_generation().entries
     return any(part["part"] in found.parts or pack_of(part) in found.packs for part in parts)

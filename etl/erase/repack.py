@@ -21,7 +21,7 @@ from etl.raw.removed import Removed, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources import SourceImage, fingerprint
 from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile
-from etl.stages.layout import raw_stage
+from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run
 from etl.stages.run_record import RunRecord
@@ -71,10 +71,10 @@ def repack(root: Place, found: Found) -> int:
     stage = raw_stage(root)
     parent = stage.read_generation()
     marker = parent.marker
-    gone = [pack["name"] for pack in marker["packs"] if pack["name"] in found.packs]
+    gone = [pack["name"] for pack in parent.entries if pack["name"] in found.packs]
     if not gone:
         return 0
-    kept = [pack for pack in marker["packs"] if pack["name"] not in found.packs]
+    kept = [pack for pack in parent.entries if pack["name"] not in found.packs]
     removed = Removed.read(root, marker)
     rest = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
     images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
@@ -91,7 +91,7 @@ def repack(root: Place, found: Found) -> int:
             "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),
             "removed": _removed_of(run, marker, [pack["name"] for pack in kept]),
             "next_pack": marker["next_pack"] + len(written),
-            "packs": [*kept, *written],
+            PACKS.name: PACKS.publish(run.folder, run.staging, [*kept, *written]),
         }
         renewed = marker | identity | facts
         _note_generation(run, parent.fingerprint, fingerprint_of(json_bytes(renewed)), found)

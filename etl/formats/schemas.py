@@ -19,6 +19,73 @@ IMAGES = pa.schema(
     ]
 )
 
+_SHA256, _COUNT = pa.binary(32), pa.uint64()
+_COUNTS = pa.map_(pa.string(), _COUNT)
+# By the source's split ('' without one), then by label.
+_EXAMPLES = pa.map_(pa.string(), pa.list_(pa.uint32()))
+_REJECTS = [("count", _COUNT), ("by_reason", _COUNTS)]
+
+
+def _required(*columns: tuple[str, pa.DataType]) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in columns]
+
+
+# One row per pack of a generation of raw, in its order; file is the URI, column the image column, of a pack in place.
+PACKS = pa.schema(
+    [
+        *_required(("name", pa.string()), ("images", _COUNT), ("bytes", _COUNT), ("sha256", _SHA256)),
+        ("file", pa.string()),
+        ("column", pa.string()),
+        *_required(("list_sha256", _SHA256), ("removed", _COUNT)),
+    ]
+)
+
+# One row per part of a generation of normalized, in the order of its packs; docs/format.md explains the columns.
+PARTS = pa.schema(
+    [
+        *_required(("part", pa.string())),
+        ("pack", pa.string()),
+        ("file", pa.string()),
+        *_required(
+            ("pack_sha256", _SHA256),
+            ("list_sha256", _SHA256),
+            ("input", _COUNT),
+            ("records", _COUNT),
+            ("bytes", _COUNT),
+            ("sha256", _SHA256),
+            ("rejects", pa.struct([*_required(*_REJECTS), ("sha256", _SHA256), ("list_sha256", _SHA256)])),
+            ("examples", _EXAMPLES),
+            ("rows_sha256", _SHA256),
+            ("removed", _COUNT),
+        ),
+        (
+            "live",
+            pa.struct(
+                _required(
+                    ("records", _COUNT),
+                    ("bytes", _COUNT),
+                    ("rejects", pa.struct(_required(*_REJECTS))),
+                    ("examples", _EXAMPLES),
+                )
+            ),
+        ),
+        (
+            "limits",
+            pa.struct(
+                _required(
+                    ("pixels", _COUNT),
+                    ("size_bytes", _COUNT),
+                    ("frames", _COUNT),
+                    ("aspect", pa.float64()),
+                    ("least_side", _COUNT),
+                    ("seconds", pa.float64()),
+                    ("memory_bytes", _COUNT),
+                )
+            ),
+        ),
+    ]
+)
+
 # One row per image of a pack that is in the source no more (or not like that): by pack in the marker's order, then in
 # the pack's order.
 REMOVED = pa.schema([("pack", pa.string()), ("key", pa.string())])

@@ -90,9 +90,9 @@ def open_record_file(uri: str) -> RecordFile:
 
 
 def _part(normalized: Stage, name: str) -> RecordFile:
-    current = normalized.read_marker()
-    markers = [current, *(earlier.marker for earlier in normalized.earlier_generations())]
-    entry = next((part for marker in markers for part in marker["parts"] if part["part"] == name), None)
+    current = normalized.read_generation()
+    generations = [current, *normalized.earlier_generations()]
+    entry = next((part for each in generations for part in each.entries if part["part"] == name), None)
     if entry is None:
         raise UsageError(f"{normalized.marker} has no part {name}")
     return RecordFile(
@@ -100,7 +100,7 @@ def _part(normalized: Stage, name: str) -> RecordFile:
         name=name,
         place=records_place(normalized.folder, name),
         entry=entry,
-        classes=current["classes"],
+        classes=current.marker["classes"],
         rows_file=rows_place(normalized.folder, name),
         root=normalized.folder.parent,
         remedy="run: ringslice normalize --overwrite",

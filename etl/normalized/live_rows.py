@@ -5,9 +5,10 @@ Packs and parts never change; which of their rows are removed stands in a table 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from etl.formats import parquet_tables, schemas
@@ -30,15 +31,6 @@ def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return live
 
 
-def live_examples(part: Mapping[str, Any], classes: int) -> dict[str, list[int]]:
-    """Live examples of a part by the source's split ('' where it gave none), then by each of ``classes`` labels.
-
-    A part that was made when there were fewer classes has none of the later ones.
-    """
-    counts = live_facts(part)["examples"]
-    return {split: [*by_label, *[0] * (classes - len(by_label))] for split, by_label in counts.items()}
-
-
 def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
     """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
     rejects = schemas.REJECTS.empty_table()
@@ -48,22 +40,26 @@ def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, cla
     return part_facts(live_rows(normalized, part, removed, ["split", "label", "size"]), rejects, classes)
 
 
-def count_live_images(parts: Sequence[Mapping[str, Any]], classes: int) -> dict[str, Any]:
-    """What the marker counts of the live images of all ``parts``, by what it says of each."""
+def count_live_images(parts: Iterable[Mapping[str, Any]], classes: int) -> dict[str, Any]:
+    """What the marker counts of the live images of all ``parts``, its entries.
+
+    Raises ValueError if a part has more classes; one that was made when there were fewer has none of the later ones.
+    """
     reasons: Counter[str] = Counter()
-    by_class = [0] * classes
-    live = [live_facts(part) for part in parts]
+    by_class = np.zeros(classes, dtype=np.int64)
+    good = size_bytes = 0
     for part in parts:
-        for counts in live_examples(part, classes).values():
-            by_class = [have + more for have, more in zip(by_class, counts, strict=True)]
-    for each in live:
-        reasons.update(each["rejects"]["by_reason"])
-    good, rejects = sum(each["records"] for each in live), reasons.total()
+        live = live_facts(part)
+        good, size_bytes = good + live["records"], size_bytes + live["bytes"]
+        reasons.update(live["rejects"]["by_reason"])
+        for counts in live["examples"].values():
+            by_class[: len(counts)] += np.asarray(counts, dtype=np.int64)
+    rejects = reasons.total()
     return {
         "input": good + rejects,
         "good": good,
         "rejects": rejects,
         "rejects_by_reason": dict(sorted(reasons.items())),
-        "bytes": sum(each["bytes"] for each in live),
-        "by_class": by_class,
+        "bytes": size_bytes,
+        "by_class": by_class.tolist(),
     }

@@ -21,7 +21,7 @@ from etl.raw.removed import publish_removed
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
 from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
 from etl.sources.names import is_visible
-from etl.stages.layout import RAW_FORMAT, raw_stage
+from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of
 from etl.stages.run import Run
@@ -64,7 +64,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": config | ({"classes": _listed(parent)} if grown else {})})
         looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
-        found = compare(source, root, parent.marker, Versions.read(stage, source.images)) if looked else SAME
+        found = compare(source, root, parent, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
             identity["input"] = parent.marker["input"]  # in another order the images are the same
@@ -188,7 +188,7 @@ def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) ->
 
 def _write(run: Run, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
     """Write the packs of what is new, and the table of removed rows; returns what the marker says of them."""
-    known = {pack["name"]: pack for pack in parent.marker["packs"]} if parent else {}
+    known = {pack["name"]: pack for pack in parent.entries} if parent and found.plan.kept else {}
     kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
     first = parent.marker["next_pack"] if parent else 0
     images = [source.images[number] for number in found.plan.unpacked]
@@ -202,7 +202,7 @@ def _write(run: Run, source: Source, parent: Generation | None, found: Compariso
         "counts": count_source(source.images, source.classes, source.skipped),
         "removed": removed,
         "next_pack": first + len(written),  # a name is never used again, even if all that had it are gone
-        "packs": [*kept, *written],
+        PACKS.name: PACKS.publish(run.folder, run.staging, [*kept, *written]),
     }
 
 
@@ -223,7 +223,7 @@ def _summary(stage: Stage, already_done: bool) -> Summary:
     """The facts of a finished ``raw``."""
     marker, run = stage.read_marker(), stage.read_run()
     counts = marker["counts"]
-    packs = len(marker["packs"])
+    packs = marker["packs"]["rows"]
     facts = {
         "images": counts["images"],
         "newly_packed": 0 if already_done else run.get("packed", 0),

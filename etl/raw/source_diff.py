@@ -22,6 +22,7 @@ from etl.progress import Progress, log
 from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
 from etl.sources import Source, SourceImage
+from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place, open_place
 
@@ -90,8 +91,8 @@ class Versions:
             facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
         except (DataError, FileNotFoundError):
             return cls(frozenset(), np.zeros(len(images), dtype=np.bool_))
-        marker = stage.find_generation(facts["generation"])
-        packs = frozenset(pack["name"] for pack in marker["packs"]) if marker else frozenset()
+        generation = stage.find_generation(facts["generation"])
+        packs = frozenset(pack["name"] for pack in generation.entries) if generation else frozenset()
         rows = pc.index_in(_keys(images), value_set=table["key"])
         same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
         return cls(packs, same.to_numpy(zero_copy_only=False))
@@ -152,19 +153,19 @@ class Comparison:
             )
 
 
-def compare(source: Source, root: Place, marker: Mapping[str, Any], versions: Versions) -> Comparison:
-    """Compare ``source`` with the packs of ``marker``, that of raw. Raises DataError if a list is damaged."""
-    packs = marker["packs"]
+def compare(source: Source, root: Place, parent: Generation, versions: Versions) -> Comparison:
+    """Compare ``source`` with the packs of ``parent``, of raw. Raises DataError if a list is damaged."""
+    packs = list(parent.entries)
     bounds = np.cumsum([0, *(pack["images"] for pack in packs)])
     rows = _read_lists(root / "raw", packs)
-    live = _live_rows(rows["key"], packs, bounds, Removed.read(root, marker))
+    live = _live_rows(rows["key"], packs, bounds, Removed.read(root, parent.marker))
     found = pc.index_in(rows["key"], value_set=_keys(source.images)).fill_null(NO_IMAGE).to_numpy()
     is_found = live & (found != NO_IMAGE)
     held = np.where(is_found & _has_same_facts(rows, source.images, found), found, NO_IMAGE)
     is_of_versions = np.array([pack["name"] in versions.packs for pack in packs], np.bool_)
     has_versions = np.repeat(is_of_versions, np.diff(bounds))
     unsure = (held != NO_IMAGE) & ~(has_versions & versions.same[held])
-    if marker["config"]["in_place"]:
+    if parent.marker["config"]["in_place"]:
         held = _without_changed_files(source, packs, bounds, held, unsure)
     elif unsure.any():
         held = _without_changed_contents(source, rows["sha256"], held, np.flatnonzero(unsure))

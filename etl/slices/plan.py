@@ -35,6 +35,7 @@ from etl.slices.lineage import NEWEST, ParentSlices
 from etl.slices.manifest import read_manifest
 from etl.slices.split_assignment import Known, SplitAssignment, assign_splits
 from etl.stages.layout import slices_stage
+from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, open_place
@@ -47,14 +48,14 @@ _NAMES_OF_CONFIG = ("partition", "workers", "groups", "seed", "group_by", "drop_
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for the parts of ``normalized`` (its marker). Without ``assignment`` their facts are all that is needed.
+    """A plan for the parts of ``normalized``. Without ``assignment`` their facts are all that is needed.
 
     ``history`` are the tables of what later slices need to know, by name: ``departed`` and ``contents`` of the keys and
     contents that earlier slices had, or a list removed, and that are not examples now; ``groups``.
     """
 
     config: ShardConfig
-    normalized: Mapping[str, Any]
+    normalized: Generation
     slice_plan: SlicePlan
     assignment: SplitAssignment | None
     history: Mapping[str, pa.Table]
@@ -71,20 +72,18 @@ class Plan:
         return self.assignment.left_out if self.assignment else {"removed_keys": 0, "duplicates": 0}
 
     def __len__(self) -> int:
-        return len(self.normalized["parts"])
+        return len(self.normalized.entries)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The list of work: for each part what a mapper needs to assign it, see `assign_rows`."""
         row = 0
         counts = _count_parts(self.normalized, self.assignment)
-        for part, first in zip(self.normalized["parts"], self.slice_plan.firsts(counts), strict=True):
+        for part, first in zip(self.normalized.entries, self.slice_plan.firsts(counts), strict=True):
             yield {"part": part["part"], "first": first, "row": row}
             row += part["records"]
 
 
-def make_plan(
-    root: Place, values: Mapping[str, Any], normalized: Mapping[str, Any], parent: ParentSlices | None
-) -> Plan:
+def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, parent: ParentSlices | None) -> Plan:
     """The plan for these option values; ``parent`` are the slices whose splits are kept. Logs what is remarkable.
 
     Raises DataError or UsageError if images and options do not fit. Of images in conflict with their group all keys are
@@ -132,7 +131,7 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> 
     config = ShardConfig.from_json(manifest["config"])
     asked = ShardConfig(
         **{name: values[name] for name in _NAMES_OF_CONFIG},
-        split=config.split if values["split"] is None else _resolve_request(values["split"], {}, None),
+        split=config.split if values["split"] is None else _resolve_request(values["split"], None, None),
         slices={**config.slices, "train": values["slices"] or config.slices["train"]},
         splits_from=config.splits_from,
         removed_keys=list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None,
@@ -143,7 +142,7 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> 
 def plan_slices(
     root: Place,
     values: Mapping[str, Any],
-    normalized: Mapping[str, Any],
+    normalized: Generation,
     parent: ParentSlices | None,
     listed: Sequence[str] | None,
 ) -> Plan:
@@ -161,11 +160,11 @@ def plan_slices(
     )
     removed = frozenset(listed or ()) | (parent.history.removed if parent else frozenset())
     assignment = None
-    if config.split or parent or removed or config.drop_duplicates or normalized.get("removed"):
-        rules = Rules(config, len(normalized["classes"]), parent.history if parent else None, removed)
+    if config.split or parent or removed or config.drop_duplicates or normalized.marker["removed"]:
+        rules = Rules(config, len(normalized.marker["classes"]), parent.history if parent else None, removed)
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
-    size_bytes, records = (sum(part[name] for part in normalized["parts"]) for name in ("bytes", "records"))
+    size_bytes, records = map(normalized.entries.sum, ("bytes", "records"))
     sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
     if values.get("recorded_options"):  # there may be fewer images than there were
         wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
@@ -196,10 +195,11 @@ def assign_rows(
 
 
 def _resolve_request(
-    asked: SplitRequest | str | None, normalized: Mapping[str, Any], group_by: str | None
+    asked: SplitRequest | str | None, normalized: Generation | None, group_by: str | None
 ) -> SplitRequest | None:
     """What is asked of the splits; None for the source's own, the default if every image has one."""
-    if asked is None and group_by is None and all(name for part in normalized["parts"] for name in part["examples"]):
+    parts = normalized.entries if normalized and asked is None and group_by is None else None
+    if parts is not None and all(name for part in parts for name in part["examples"]):
         return None
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request
@@ -240,15 +240,15 @@ def _few(names: Sequence[str], number: int) -> str:
     return ", ".join(few) + (f" and {number - len(few)} more" if number > len(few) else "")
 
 
-def _count_parts(normalized: Mapping[str, Any], assignment: SplitAssignment | None) -> Iterator[PartCounts]:
+def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> Iterator[PartCounts]:
     if assignment:
         return assignment.counts()
-    return (count_part(part["examples"], len(normalized["classes"])) for part in normalized["parts"])
+    return (count_part(part["examples"], len(normalized.marker["classes"])) for part in normalized.entries)
 
 
-def _live_parts(root: Place, normalized: Mapping[str, Any]) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
-    removed = Removed.read(root, normalized)
-    for part in normalized["parts"]:
+def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
+    removed = Removed.read(root, normalized.marker)
+    for part in normalized.entries:
         rows = read_rows(root / "normalized", part["part"], COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])
 

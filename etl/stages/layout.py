@@ -1,16 +1,17 @@
 """Where stages lie below ROOT, the format versions of their markers, and the files that these name."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from etl.errors import UsageError
+from etl.formats import schemas
+from etl.stages.entries import Entry, EntryTable
 from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS, VERIFIED_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
 
-RAW_FORMAT = "ringslice.raw/3"
+RAW_FORMAT = "ringslice.raw/4"
 
-NORMALIZED_FORMAT = "ringslice.normalized/3"
+NORMALIZED_FORMAT = "ringslice.normalized/4"
 
 SLICES_FORMAT = "ringslice.slices/3"
 
@@ -31,33 +32,30 @@ def folders(place: Place) -> list[str]:
     return [info.base_name for info in place.children() if not info.is_file]
 
 
+def _files_of_pack(pack: Entry) -> Iterator[str]:
+    yield f"packs/{pack['name']}.parquet"
+    if "file" not in pack:
+        yield f"packs/{pack['name']}.tar"
+
+
+def _files_of_part(part: Entry) -> Iterator[str]:
+    yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
+    if part["rejects"]["count"]:
+        yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
+
+
+PACKS = EntryTable("packs", schemas.PACKS, _files_of_pack)
+PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
+
+
 def raw_stage(root: Place) -> Stage:
-    place = root / "raw"
-    return Stage(
-        "ingest", place, "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), named_files=_files_of_raw
-    )
-
-
-def _files_of_raw(marker: Mapping[str, Any]) -> Iterator[str]:
-    for pack in marker["packs"]:
-        yield f"packs/{pack['name']}.parquet"
-        if "file" not in pack:
-            yield f"packs/{pack['name']}.tar"
-    if marker["removed"] is not None:
-        yield marker["removed"]["file"]
+    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), entries=PACKS)
 
 
 def normalized_stage(root: Place) -> Stage:
     hint = "use another place, where only limits are looser --retry-rejects"
     place = root / "normalized"
-    return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), _files_of_parts)
-
-
-def _files_of_parts(marker: Mapping[str, Any]) -> Iterator[str]:
-    for part in marker["parts"]:
-        yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
-        if part["rejects"]["count"]:
-            yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
+    return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), PARTS)
 
 
 def slices_stage(root: Place, name: str) -> Stage:

@@ -1,19 +1,20 @@
 """Markers, and generations: how a finished stage takes other input without being rebuilt.
 
-The stage's marker names its files, which never change. A renewal adds files, and its marker replaces the one before,
-which is kept byte for byte under ``generations/``, named by its fingerprint: what was made from it still finds it.
+The stage's marker and the table beside it name its files, which never change. A renewal adds files, and its marker
+replaces the one before, which is kept byte for byte under ``generations/``, named by its fingerprint: what was made
+from it still finds it.
 """
 
 import hashlib
 import json
 import re
-from array import array
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from etl.errors import DataError
+from etl.stages.entries import Entries, EntryTable
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.storage.place import Place
 
@@ -22,34 +23,33 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Generation:
-    """A marker, and its fingerprint: the SHA-256 of its bytes, in hexadecimal."""
+    """A marker of the stage in ``folder``, and its fingerprint: the SHA-256 of its bytes, in hexadecimal."""
 
     marker: dict[str, Any]
     fingerprint: str
+    folder: Place
+    table: EntryTable | None = None
 
     @classmethod
-    def read(cls, place: Place) -> "Generation":
+    def read(cls, place: Place, folder: Place, table: EntryTable | None = None) -> "Generation":
         """The marker in this file. Raises DataError if it cannot be parsed."""
         data = place.read_bytes()
-        fingerprint = fingerprint_of(data)
         try:
-            text = data.decode()
-            del data  # markers may be large
-            marker = json.loads(text, object_hook=_with_compact_counts)
+            marker = json.loads(data)
             if not isinstance(marker, dict):
                 raise ValueError("it is not an object")
-            return cls(marker, fingerprint)
+            return cls(marker, fingerprint_of(data), folder, table)
         except ValueError as error:
             raise DataError(f"{place} is not JSON ({error}); it was damaged or written by something else") from None
 
+    @cached_property
+    def entries(self) -> Entries:
+        """The packs of a generation of ``raw``, or the parts of one of ``normalized``.
 
-def _with_compact_counts(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Examples by label as arrays of 4 bytes each: as lists those of 10,000 parts x 1,000 classes would take 80 MB."""
-    if isinstance(examples := parsed.get("examples"), dict):
-        for split, by_label in examples.items():
-            with suppress(TypeError, OverflowError):  # not counts: left as it is, for what checks it
-                examples[split] = array("I", by_label) if isinstance(by_label, list) else by_label
-    return parsed
+        Raises DataError if their table is not there as it was written.
+        """
+        assert self.table is not None, f"{self.folder} has no packs or parts"
+        return self.table.read(self.folder, self.marker)
 
 
 def fingerprint_of(data: bytes) -> str:

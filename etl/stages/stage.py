@@ -7,12 +7,13 @@ staging), which is deleted after the marker is written. A finished stage whose s
 see `etl.stages.marker`. `etl.stages.run` has what writes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.stages.entries import TABLES_FOLDER, EntryTable
 from etl.stages.lease import TASKS, Lease
 from etl.stages.marker import Generation, difference, kept_place
 from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
@@ -25,8 +26,8 @@ class Stage:
     """One stage's folder. ``name`` is its command, ``marker_name`` its marker's file name, ``hint`` what to do for
     another one beside it.
 
-    ``named_files`` gives the files that a marker names in ``file_folders``, as paths below the stage's; other files
-    there are what a killed run left.
+    A stage with ``entries``, packs or parts, has their files in ``file_folders``; files there that no entry names are
+    what a killed run left.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Stage:
     format: str
     hint: str = "use another place"
     file_folders: tuple[str, ...] = ()
-    named_files: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
+    entries: EntryTable | None = None
 
     @property
     def marker(self) -> Place:
@@ -62,48 +63,57 @@ class Stage:
             raise UsageError(
                 f"{self.folder} holds no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
             )
-        return self._checked(self.marker, Generation.read(self.marker))
+        return self._checked(self.marker, self._read(self.marker))
 
-    def find_generation(self, fingerprint: str) -> dict[str, Any] | None:
-        """The marker with this fingerprint, the current or an earlier one; None if there is none.
+    def find_generation(self, fingerprint: str) -> Generation | None:
+        """The generation with this fingerprint, the current or an earlier one; None if there is none.
 
         Raises UsageError if it was written by another version of ringslice.
         """
         kept = kept_place(self.folder, fingerprint)
         for place in (self.marker, kept):
             if place is not None and place.exists():
-                found = Generation.read(place)
+                found = self._read(place)
                 if found.fingerprint == fingerprint:
-                    return self._checked(place, found).marker
+                    return self._checked(place, found)
         return None
 
     def earlier_generations(self) -> Iterator[Generation]:
         """The earlier generations, by fingerprint."""
         for info in (self.folder / GENERATIONS_FOLDER).children():
-            yield Generation.read(self.folder / GENERATIONS_FOLDER / info.base_name)
+            yield self._read(self.folder / GENERATIONS_FOLDER / info.base_name)
+
+    def _read(self, place: Place) -> Generation:
+        return Generation.read(place, self.folder, self.entries)
 
     def find_obsolete(self, is_kept: Callable[[Generation], bool]) -> tuple[list[Generation], list[Place]]:
         """The earlier generations of this finished stage that are not kept, and what to delete, in this order: their
-        markers, then the files that no marker which stays names.
+        markers, then the files that no generation which stays names.
         """
-        kept, gone = list[Mapping[str, Any]](), list[Generation]()
+        kept, gone = [self.read_generation()], list[Generation]()
         for each in self.earlier_generations():
-            if is_kept(each):
-                kept.append(each.marker)
-            else:
-                gone.append(each)
+            (kept if is_kept(each) else gone).append(each)
         markers = [self.folder / GENERATIONS_FOLDER / f"{each.fingerprint}.json" for each in gone]
-        named = {name for marker in [self.read_marker(), *kept] for name in self.named_files(marker)}
-        files = (
-            f"{below}/{info.base_name}" for below in self.file_folders for info in (self.folder / below).children()
-        )
+        named = {name for generation in kept for name in self._named_files(generation)}
+        folders = (*self.file_folders, TABLES_FOLDER)
+        files = (f"{below}/{info.base_name}" for below in folders for info in (self.folder / below).children())
         return gone, [*markers, *(self.folder / name for name in files if name not in named)]
+
+    def _named_files(self, generation: Generation) -> Iterator[str]:
+        """The files in `file_folders` and `TABLES_FOLDER` that a generation needs, as paths below the stage's."""
+        if self.entries is None:
+            return
+        for entry in generation.entries:
+            yield from self.entries.files(entry)
+        for table in (generation.marker[self.entries.name], generation.marker["removed"]):
+            if table is not None:
+                yield table["file"]
 
     def _checked(self, place: Place, found: Generation) -> Generation:
         if found.marker.get("format") != self.format:
             raise UsageError(
-                f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r};"
-                f" use the ringslice that wrote it, or run {self.name} again with --overwrite"
+                f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r}; make it again"
+                f" with: ringslice {self.name} --overwrite (or use the ringslice that wrote it)"
             )
         return found
 

@@ -20,6 +20,7 @@ from etl.slices.manifest_builder import class_counts, image_of, splits_of
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import normalized_stage
+from etl.stages.marker import Generation
 from etl.stages.names import RUN_FILE, WORK_FOLDER
 from etl.stages.stage import Stage
 from etl.verify.compare import differences, table_difference
@@ -51,12 +52,13 @@ def marker_findings(
                 line = f"{table_file(name)}: {line}"
                 yield Finding(TABLE, table_file(name), line) if name == "class_counts" else marker_fault(line)
     if dataset is not None:
-        yield from _dataset_findings(dataset, target.raw)
-    elif erased_config(target.root, manifest["input"]) is None:
+        yield from _dataset_findings(dataset, target)
+    elif not target.damaged and erased_config(target.root, manifest["input"]) is None:
         yield marker_fault(
             f"its normalised images are none that {normalized_stage(target.root).folder} has or had: were the slices"
             " copied from another root?"
         )
+    yield from target.damaged
     if target.raw is not None and dataset is not None:
         yield from _raw_findings(target.raw, dataset, live)
 
@@ -84,7 +86,7 @@ def _manifest_findings(target: Target, plan: Plan | None, facts: Sequence[Facts]
         rows["examples"], rows["blocks"] = (sum(each[name] for each in facts) for name in ("records", "blocks"))
         rows["class_counts"] = sum(len(each["by_label"]) for each in facts)
     if dataset is not None:
-        expected |= {"classes": dataset["classes"], "image": image_of(dataset)}
+        expected |= {"classes": dataset.marker["classes"], "image": image_of(dataset.marker)}
     if plan is not None:
         # a list of removed keys may repeat some that were removed before
         own = {"removed_keys": manifest["config"]["removed_keys"]} if config.splits_from else {}
@@ -127,41 +129,43 @@ def statistics_findings(manifest: Marker, sums: PixelSums, left_out: Mapping[str
     yield from _compare({**manifest, **due}, manifest)
 
 
-def _dataset_findings(dataset: Marker, raw: Marker | None) -> Iterator[Finding]:
-    """The marker of the normalised images, against what it records of its parts, and against that of their packs."""
+def _dataset_findings(dataset: Generation, target: Target) -> Iterator[Finding]:
+    """The marker of the normalised images, against the entries of its parts, and against that of their packs."""
+    raw, marker = target.raw, dataset.marker
     if raw is None:
-        yield marker_fault("its packs are of no generation of raw", DATASET)
+        if not target.damaged:
+            yield marker_fault("its packs are of no generation of raw", DATASET)
         return
-    expected: dict[str, Any] = {name: raw[name] for name in ("classes", "removed")}
+    expected: dict[str, Any] = {name: raw.marker[name] for name in ("classes", "removed")}
     try:
-        expected["counts"] = count_live_images(dataset["parts"], len(dataset["classes"]))
+        expected["counts"] = count_live_images(dataset.entries, len(marker["classes"]))
     except ValueError:
         yield marker_fault("a part has more classes than there are", DATASET)
-    yield from _compare({**dataset, **expected}, dataset, DATASET)
+    yield from _compare({**marker, **expected}, marker, DATASET)
     lines = differences(*_packs(raw, dataset), "packs of its parts")
     yield from (marker_fault(line, DATASET) for line in islice(lines, MAX_LINES))
 
 
-def _packs(raw: Marker, dataset: Marker) -> tuple[list[str], list[str]]:
-    return [pack["name"] for pack in raw["packs"]], [pack_of(part) for part in dataset["parts"]]
+def _packs(raw: Generation, dataset: Generation) -> tuple[list[str], list[str]]:
+    return [pack["name"] for pack in raw.entries], [pack_of(part) for part in dataset.entries]
 
 
-def _raw_findings(raw: Marker, dataset: Marker, live: Mapping[str, int] | None) -> Iterator[Finding]:
+def _raw_findings(generation: Generation, dataset: Generation, live: Mapping[str, int] | None) -> Iterator[Finding]:
     """The marker of the packs, against the counts of their ``live`` images; None if a list is damaged."""
-    counts: dict[str, Any] = {}
-    if live is not None and len(set(map(tuple, _packs(raw, dataset)))) == 1:
+    raw, counts = generation.marker, dict[str, Any]()
+    if live is not None and len(set(map(tuple, _packs(generation, dataset)))) == 1:
         counts = {
             "images": live.get("images", 0),
             "bytes": live.get("bytes", 0),
             "by_class": [live.get(f"class {label}", 0) for label in range(len(raw["classes"]))],
             "by_split": {name: live[f"split {name}"] for name in SPLIT_NAMES if f"split {name}" in live},
         }
-    in_place, size = any("file" in pack for pack in raw["packs"]), raw["config"]["pack_bytes"]
+    in_place, size = any("file" in pack for pack in generation.entries), raw["config"]["pack_bytes"]
     config = raw["config"] | {"in_place": in_place, "pack_bytes": None if in_place else size or "a size"}
     yield from _compare({**raw, "config": config, "counts": raw["counts"] | counts}, raw, RAW_DATASET)
     if (raw["kind"] == "idx") != (raw["pixels"] is not None):
         yield marker_fault(f"a source of the kind {raw['kind']} has the pixels {raw['pixels']}", RAW_DATASET)
-    numbers = [int(pack["name"].removeprefix("pack-")) for pack in raw["packs"]]
+    numbers = [int(pack["name"].removeprefix("pack-")) for pack in generation.entries]
     if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):
         yield marker_fault(f"the next pack is not number {raw['next_pack']}", RAW_DATASET)
 

@@ -39,9 +39,9 @@ def locate(target: Target, keys: pa.ChunkedArray) -> pa.Table:
     Raises DataError or FileNotFoundError if the rows of a part cannot be read.
     """
     assert target.dataset is not None
-    removed, known = Removed.read(target.root, target.dataset), keys.combine_chunks()
+    removed, known = Removed.read(target.root, target.dataset.marker), keys.combine_chunks()
     found = [_with_source(schemas.ROWS.empty_table().select(WANTED), "")]
-    for part in target.dataset["parts"]:
+    for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, WANTED)
         found.append(_with_source(rows.filter(pc.is_in(rows["key"], value_set=known)), part["part"]))
     table = pa.concat_tables(found).combine_chunks()

@@ -133,11 +133,11 @@ class Repair:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
-        entry = next(part for part in target.dataset["parts"] if part["part"] == name)
+        entry = next(part for part in target.dataset.entries if part["part"] == name)
         with holding(stage, stage.fingerprint()) as attempts:
             made = attempts / "made"
             try:
-                _normalize_again(target.root, made, entry, target.dataset, attempts)
+                _normalize_again(target.root, made, entry, target.dataset.marker, attempts)
             except (DataError, FileNotFoundError) as error:
                 self.left |= dict.fromkeys(things, f"its pack is damaged too: {error}")
                 return

@@ -1,6 +1,7 @@
 """The set of slices that is verified, with the markers of all that it was made from."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.manifest_builder import image_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
-from etl.stages.stage import Stage
+from etl.stages.marker import Generation
+from etl.stages.stage import Stage, require
 from etl.storage.place import Place
-from etl.verify.findings import EARLIER, MANIFEST_FILE
+from etl.verify.findings import DATASET, EARLIER, MANIFEST_FILE, RAW_DATASET, Finding, marker_fault
 from etl.verify.work_list import (
     Line,
     file_lines,
@@ -28,20 +30,24 @@ from etl.verify.work_list import (
     table_files,
 )
 
+_NAME = re.compile(r"pack-[0-9]{5,}(\.[0-9]+)?")  # of a pack or a part
+
 
 @dataclass(frozen=True)
 class Target:
-    """Finished slices, and the markers of the normalised images that they were made from, and of those images' packs.
+    """Finished slices, and the generations of ``normalized`` and ``raw`` that they were made from.
 
-    Those are None if they are gone, and so is ``parent``, the slices whose splits were kept.
+    Those are None if they are gone, and so is ``parent``, the slices whose splits were kept. ``damaged`` are findings
+    about generations that are None because their table of parts or packs cannot be read.
     """
 
     root: Place
     slices: Stage
     manifest: dict[str, Any]
-    dataset: dict[str, Any] | None
-    raw: dict[str, Any] | None
+    dataset: Generation | None
+    raw: Generation | None
     parent: ParentSlices | None
+    damaged: tuple[Finding, ...] = ()
 
     @classmethod
     def find(cls, root: Place, name: str) -> "Target":
@@ -56,13 +62,13 @@ class Target:
             except ValueError as error:
                 raise DataError(f"{slices.marker} was edited or damaged: it is no JSON ({error})") from None
         manifest = _require_shape(read_manifest(slices), slices)
-        dataset = normalized_stage(root).find_generation(manifest["input"])
+        damaged = list[Finding]()
+        dataset = _find_generation(normalized_stage(root), manifest["input"], DATASET, damaged)
         if dataset is not None:
-            image_of(_require_shape(dataset, normalized_stage(root)))  # a configuration that normalize takes
-        raw = raw_stage(root).find_generation(dataset["input"]) if dataset is not None else None
-        if raw is not None:
-            _require_shape(raw, raw_stage(root))
-        return cls(root, slices, manifest, dataset, raw, _find_parent(root, manifest["config"]["splits_from"]))
+            image_of(dataset.marker)  # a configuration that normalize takes
+        raw = _find_generation(raw_stage(root), dataset.marker["input"], RAW_DATASET, damaged) if dataset else None
+        parent = _find_parent(root, manifest["config"]["splits_from"])
+        return cls(root, slices, manifest, dataset, raw, parent, tuple(damaged))
 
     @property
     def fingerprint(self) -> str:
@@ -109,11 +115,11 @@ class Target:
         return {
             "root": self.root.uri,
             "folder": self.slices.folder.uri,
-            "removed": dataset["removed"] if dataset else None,
+            "removed": dataset.marker["removed"] if dataset else None,
             "group_by": config["group_by"],
             "classes": self.manifest["classes"],
             "image": self.manifest["image"],
-            "normalized_image": image_of(dataset) if dataset else None,
+            "normalized_image": image_of(dataset.marker) if dataset else None,
             "seed": config["seed"],
             "plan": plan.slice_plan.to_json() if plan else None,
             "assignments": assignments.uri if assignments else None,
@@ -133,6 +139,22 @@ class Target:
             files += [*kept_markers(normalized_stage(self.root)), *kept_markers(raw_stage(self.root))]
         lines += file_lines(files)
         return [line | {"line": number} for number, line in enumerate(lines)]
+
+
+def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Finding]) -> Generation | None:
+    """The generation with this fingerprint; None if there is none, or, with a finding, if it is damaged."""
+    found = stage.find_generation(fingerprint)
+    if found is None:
+        return None
+    try:
+        _require_shape(found.marker, stage)
+        for entry in found.entries:
+            for each in {"part", "name", "pack"} & set(entry):
+                require(_NAME.fullmatch(entry[each]) is not None, f"{entry[each]!r} is not the name of a pack or part")
+    except DataError as error:
+        damaged.append(marker_fault(str(error), name))
+        return None
+    return found
 
 
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:

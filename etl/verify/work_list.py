@@ -11,6 +11,8 @@ from etl.normalized.parts import pack_of, records_place, rejects_places
 from etl.raw.packs import pack_place
 from etl.slices.manifest import slices_of
 from etl.slices.plan import Plan
+from etl.stages.entries import TABLES_FOLDER
+from etl.stages.marker import Generation
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
@@ -41,21 +43,21 @@ def slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
         block += sum(each["blocks"] for each in run)
 
 
-def part_lines(dataset: Mapping[str, Any], raw: Mapping[str, Any] | None, plan: Plan | None) -> Iterator[Line]:
+def part_lines(dataset: Generation, raw: Generation | None, plan: Plan | None) -> Iterator[Line]:
     """Runs of parts of a normalised generation.
 
-    Of each: what the markers record of it and of its pack, and its line of the ``plan``; None if not known.
+    Of each: what the generations record of it and of its pack, and its line of the ``plan``; None if not known.
     """
-    packs = {pack["name"]: pack for pack in raw["packs"]} if raw else {}
+    packs = {pack["name"]: pack for pack in raw.entries} if raw else {}
     plans = iter(plan) if plan else repeat(None)
-    for run in _runs(dataset["parts"], lambda part: part["input"] / LINE_ROWS):
+    for run in _runs(dataset.entries, lambda part: part["input"] / LINE_ROWS):
         kept = [{"entry": each, "pack": packs.get(pack_of(each)), "plan": next(plans)} for each in run]
         yield {"kind": PARTS, "parts": kept}
 
 
 def file_lines(files: Iterable[Line]) -> Iterator[Line]:
     """Runs of files to hash; each has ``what``, ``name``, ``uri``, ``sha256`` and about its ``bytes``."""
-    for run in _runs(list(files), lambda each: each["bytes"] / LINE_BYTES):
+    for run in _runs(files, lambda each: each["bytes"] / LINE_BYTES):
         yield {"kind": FILES, "files": run}
 
 
@@ -66,25 +68,25 @@ def table_files(folder: Place, manifest: Mapping[str, Any], what: str = TABLE) -
 
 
 def kept_markers(stage: Stage) -> Iterator[Line]:
-    """The markers of earlier generations of a stage: each is named by its SHA-256."""
-    folder = stage.folder / GENERATIONS_FOLDER
-    for info in folder.children():
-        name = f"{stage.folder.name}/{GENERATIONS_FOLDER}/{info.base_name}"
-        yield _file(MANIFEST, name, folder / info.base_name, info.base_name.removesuffix(".json"), info.size)
+    """The markers of earlier generations of a stage, and all tables of packs or parts: named by their SHA-256."""
+    for below in (GENERATIONS_FOLDER, TABLES_FOLDER):
+        for info in (stage.folder / below).children():
+            name, sha256 = f"{stage.folder.name}/{below}/{info.base_name}", info.base_name.partition(".")[0]
+            yield _file(MANIFEST, name, stage.folder / below / info.base_name, sha256, info.size)
 
 
-def removed_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
+def removed_files(root: Place, dataset: Generation) -> Iterator[Line]:
     """The table of removed images that a normalised generation names, if it does."""
-    if entry := dataset.get("removed"):
+    if entry := dataset.marker["removed"]:
         yield _file(REMOVED, entry["file"], root / "raw" / entry["file"], entry["sha256"], entry["rows"] * 128)
 
 
-def stage_files(root: Place, dataset: Mapping[str, Any]) -> Iterator[Line]:
+def stage_files(root: Place, dataset: Generation) -> Iterator[Line]:
     """The large files that a normalised generation stands on: records and rejects of parts, and their packs.
 
     Rows and lists are read with the parts.
     """
-    for part in dataset["parts"]:
+    for part in dataset.entries:
         name, pack = part["part"], pack_of(part)
         yield _file(PART, name, records_place(root / "normalized", name), part["sha256"], part["bytes"])
         if "sha256" in part["rejects"]:
@@ -98,7 +100,7 @@ def _file(what: str, name: str, place: Place, sha256: str, size_bytes: int) -> L
     return {"what": what, "name": name, "uri": place.uri, "sha256": sha256, "bytes": size_bytes}
 
 
-def _runs(items: list[Item], share: Callable[[Item], float]) -> Iterator[list[Item]]:
+def _runs(items: Iterable[Item], share: Callable[[Item], float]) -> Iterator[list[Item]]:
     """``items`` in runs that each make up a line or somewhat more, by the ``share`` of a line that an item is."""
     run, filled = list[Item](), 0.0
     for item in items:

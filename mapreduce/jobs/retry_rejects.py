@@ -17,7 +17,7 @@ from etl.normalized.live_rows import count_live, live_facts
 from etl.normalized.parts import Origin, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
-from etl.stages.layout import raw_stage
+from etl.stages.layout import PARTS, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run
 from etl.stages.stage import Stage
@@ -45,7 +45,7 @@ class Retry:
         raw = raw_stage(root).find_generation(parent.marker["input"])
         if raw is None:
             raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
-        config = NormalizeConfig.resolve(values, raw["pixels"])
+        config = NormalizeConfig.resolve(values, raw.marker["pixels"])
         _require_looser_limits(parent.marker["config"], config)
         planned = stage.plan.read_json() if stage.plan.exists() else None
         if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
@@ -59,8 +59,8 @@ class Retry:
 
     @cached_property
     def parts(self) -> list[dict[str, Any]]:
-        """The entries of the marker of ``parent`` for parts that have live rejects."""
-        return [part for part in self.parent.marker["parts"] if live_facts(part)["rejects"]["count"]]
+        """The entries of ``parent`` for parts that have live rejects."""
+        return [part for part in self.parent.entries if live_facts(part)["rejects"]["count"]]
 
     def begin(self) -> Run | None:
         """Begin the renewal; None if there are no rejects and the limits are the same."""
@@ -71,7 +71,7 @@ class Retry:
         return self.stage.renew(self.identity, self.parent.fingerprint, LISTING, force=True, changes=changes)
 
     def entries(self, run: Run) -> list[dict[str, Any]]:
-        """The entries of the next marker; deletes new parts that are equal to the old ones.
+        """The entries of the next generation; deletes new parts that are equal to the old ones.
 
         Raises DataError if a task has not published its part, or if a good image has changed.
         """
@@ -93,19 +93,19 @@ class Retry:
             _new_entry(normalized, part, made[part["part"]], removed, len(marker["classes"]))
             if part["part"] in made
             else _kept_entry(part, marker, self.config)
-            for part in marker["parts"]
+            for part in self.parent.entries
         ]
 
     def _delete(self, run: Run, facts: Mapping[str, Any]) -> None:
-        run.delete(self.stage.folder / file for file in self.stage.named_files({"parts": [facts]}))
+        run.delete(self.stage.folder / file for file in PARTS.files(facts))
 
     def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
-        """True if the marker has these entries and this configuration."""
-        return (self.parent.marker["config"], self.parent.marker["parts"]) == (self.config.to_json(), entries)
+        """True if ``parent`` has these entries and this configuration."""
+        return self.parent.marker["config"] == self.config.to_json() and list(self.parent.entries) == entries
 
     def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """The facts of the retry for ``run.json``."""
-        before = {part["part"] for part in self.parent.marker["parts"]}
+        before = {part["part"] for part in self.parent.entries}
         tried = sum(live_facts(part)["rejects"]["count"] for part in self.parts)
         left = sum(live_facts(part)["rejects"]["count"] for part in entries)
         reused = len(before & {part["part"] for part in entries})
@@ -125,7 +125,7 @@ def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig)
 
 
 def _new_facts(normalized: Place, part: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of the part that was made in place of ``part``, an entry of the marker.
+    """The facts of the part that was made in place of ``part``, an entry.
 
     Raises DataError if no task has published it, or it was made of other images.
     """

@@ -77,17 +77,17 @@ def _files(root: Path) -> list[Path]:
 
 
 def _field(file: str, steps: Steps) -> str:
-    return ".".join(
-        "N" if isinstance(step, int) else step for step in steps[: 1 if file.endswith(".parquet") else None]
-    )
+    named = (steps[0], *steps[2:]) if file.endswith(".parquet") else steps  # without the row
+    return ".".join("N" if isinstance(step, int) else step for step in named)
 
 
 def _values(path: Path) -> Iterator[Steps]:
     if path.suffix == ".json":
         yield from _leaves(json.loads(path.read_text()))
     else:
-        table = pq.read_table(path)
-        yield from ((name, row) for name in table.schema.names for row in range(table.num_rows))
+        for row, cells in enumerate(_rows(pq.read_table(path))):
+            for name, value in cells.items():
+                yield from _leaves(value, (name, row)) if isinstance(value, dict) else [(name, row)]
 
 
 def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
@@ -102,10 +102,17 @@ def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
             yield (*above, step)
 
 
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    return table.to_pylist(maps_as_pydicts="strict")
+
+
 def _get(path: Path, steps: Steps) -> Any:
     if path.suffix == ".parquet":
-        return pq.read_table(path)[steps[0]][steps[1]].as_py()
-    value = json.loads(path.read_text())
+        column, row, *inner = steps
+        value: Any = _rows(pq.read_table(path))[int(row)]
+        steps = (column, *inner)
+    else:
+        value = json.loads(path.read_text())
     for step in steps:
         value = value[step]
     return value
@@ -114,8 +121,7 @@ def _get(path: Path, steps: Steps) -> Any:
 def _with_value(path: Path, steps: Steps, value: Any) -> bytes | None:
     """The file with another value there; None if a table has it already."""
     if path.suffix == ".parquet":
-        column, row = steps
-        return _with_cell(pq.read_table(path), str(column), int(row), value)
+        return _with_cell(pq.read_table(path), steps, value)
     content = holder = json.loads(path.read_text())
     for step in steps[:-1]:
         holder = holder[step]
@@ -127,12 +133,17 @@ def _with_value(path: Path, steps: Steps, value: Any) -> bytes | None:
     return _signed(content)
 
 
-def _with_cell(table: pa.Table, column: str, row: int, value: Any) -> bytes | None:
-    values, number = table[column].to_pylist(), table.schema.get_field_index(column)
-    values[row], before = value, values[row]
+def _with_cell(table: pa.Table, steps: Steps, value: Any) -> bytes | None:
+    column, row, *inner = steps
+    number = table.schema.get_field_index(column)
+    holder: Any = table[number].to_pylist(maps_as_pydicts="strict")
+    values, last = holder, row
+    for step in inner:
+        holder, last = holder[last], step
+    holder[last] = value
     field = table.schema.field(number)
     new = pa.array(values, field.type)
-    if new[row].as_py() == before:
+    if new[row].equals(table[number][row]):
         return None
     return parquet_tables.table_bytes(table.set_column(number, field, new), parquet_tables.facts_of(table) or None)
 
@@ -174,14 +185,33 @@ def publish(root: Path, path: Path, data: bytes) -> None:
         if path.stem == old[:length]:
             path.rename(path.with_stem(new[:length]))
     for other in _files(root):
-        if other.name in NAMED_BY_NOTHING or not other.exists():
-            continue
-        if other.suffix == ".json":
-            text = other.read_text()
-            if old in text:
-                publish(root, other, _signed(json.loads(_renamed(text, old, new))))
-        elif old in (facts := json.dumps(parquet_tables.facts_of(table := pq.read_table(other)))):
-            publish(root, other, parquet_tables.table_bytes(table, json.loads(_renamed(facts, old, new))))
+        if other.name not in NAMED_BY_NOTHING and other.exists() and (renewed := _with_hash(other, old, new)):
+            publish(root, other, renewed)
+
+
+def _with_hash(path: Path, old: str, new: str) -> bytes | None:
+    """The file with the SHA-256 ``new`` in place of ``old``; None if it does not have that."""
+    if path.suffix == ".json":
+        text = path.read_text()
+        return _signed(json.loads(_renamed(text, old, new))) if old in text else None
+    table = pq.read_table(path)
+    if path.parent.name == "tables":
+        rows = table.to_pylist()
+        renewed = _replaced(rows, bytes.fromhex(old), bytes.fromhex(new))
+        return (
+            parquet_tables.table_bytes(pa.Table.from_pylist(renewed, schema=table.schema)) if renewed != rows else None
+        )
+    facts = json.dumps(parquet_tables.facts_of(table))
+    return parquet_tables.table_bytes(table, json.loads(_renamed(facts, old, new))) if old in facts else None
+
+
+def _replaced(value: Any, old: bytes, new: bytes) -> Any:
+    """A value of a table, with ``new`` for every ``old`` in it."""
+    if isinstance(value, dict):
+        return {name: _replaced(each, old, new) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(each, old, new) for each in value)
+    return new if value == old else value
 
 
 def _renamed(text: str, old: str, new: str) -> str:

@@ -2,7 +2,9 @@
 
 import itertools
 import random
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +54,17 @@ def faults(calls: int, sample: int | None) -> list[Fault]:
     ways = list(itertools.product((False, True), repeat=2))
     every = [Fault(number, after, dies) for number in range(1, calls + 1) for after, dies in ways]
     return every if sample is None else random.Random(5).sample(every, sample)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Have the kernel refuse every further byte that this process writes to a file."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 class FaultyFilesystem(Filesystem):

@@ -59,10 +59,10 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
 ) -> None:
     root = ingest(make_tree({"train/a": 4}), tmp_path / "root", "--split-folders")
     succeeded(ringslice("normalize", root, *SMALL))
-    config = {"partition": "uniform", "split": "source", "slices": {"train": 2}, "seed": 0}
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
-    plan = {"config": config, "classes": ["a"], "has_assignments": False, "counts": [[4], [0], [0]], "reducers": 1}
-    job = {"folder": str(root / "slices/x"), "slices": names, "transport": transport, **plan}
+    plan = {"sizes": [[4], [0], [0]], "slices": [2, 0, 0], "seed": 0}
+    job: dict[str, object] = {"folder": str(root / "slices/x"), "slices": names, "transport": transport}
+    job |= {"plan": plan, "has_assignments": False, "reducers": 1}
     arguments = ["--job-file", job_file(root, **job, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
     mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))

@@ -35,7 +35,7 @@ NOT_FOUND = {
     ("*.json", "parent"): "the generation before, for people: prune may have removed it",
     ("normalized/*.json", "config.[bflopqs]*"): "how images were decoded: normalize refuses another",
     ("normalized/*.json", "config.limits.*"): "as above",
-    ("normalized/*.json", "parts.N.limits.*"): "limits that the part was made with: only decoding could compare them",
+    ("normalized/tables/*", "limits.*"): "limits that the part was made with: only decoding could compare them",
     ("normalized/parts/*", "source_*"): "of the source image's header, for reports: only decoding could compare it",
     ("normalized/rejects/*", "detail"): "the decoder's message, for people: only decoding could compare it",
     ("slices/*/manifest.json", "config.workers"): "without groups nobody reads it; the slices are a multiple of it",
@@ -43,6 +43,7 @@ NOT_FOUND = {
     ("slices/*/manifest.json", "config.removed_keys"): "with kept splits: the list may repeat keys removed before",
     ("slices/*/departed.parquet", "removed"): "as above: only that list says which key was removed tonight",
 }
+LIVE = {"records": 0, "bytes": 0, "rejects": {"count": 0, "by_reason": {}}, "examples": {}}
 NIGHTS = ("night-2", "night-1")
 EXAMPLES, MANIFEST = "slices/night-1/examples.parquet", "slices/night-1/manifest.json"
 # Values that a change at random does not give: fixture, file, field, value.
@@ -58,7 +59,6 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", EXAMPLES, "sha256.0", None),
     ("nights", "raw/dataset.json", "next_pack", 0),
     ("nights", "raw/dataset.json", "config.pack_bytes", None),
-    ("nights", "raw/dataset.json", "packs.0.removed", None),
     ("nights", "normalized/rejects/pack-00000.parquet", "reason.0", "truncated"),
     ("nights", "normalized/rejects/pack-00000.parquet", "offset.0", None),
     ("nights", "normalized/dataset.json", "counts.rejects_by_reason", {"truncated": 1}),
@@ -67,7 +67,9 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", "normalized/parts/pack-00000.parquet", "source_height.0", -3),
     ("nights", "raw/dataset.json", "kind", "idx"),
     ("nights", "raw/dataset.json", "pixels", {"height": 8, "width": 8, "channels": 1}),
-    ("grouped", "normalized/dataset.json", "parts.0.rejects.count", 1),
+    ("grouped", "normalized/tables/*.parquet", "rejects.0.count", 1),
+    ("grouped", "normalized/tables/*.parquet", "live.0", {**LIVE, "records": 1}),
+    ("grouped", "raw/tables/*.parquet", "name.0", "../pack-00000"),
     ("grouped", MANIFEST, "config.drop_duplicates", False),
     ("grouped", MANIFEST, "config.group_by", None),
     ("grouped", MANIFEST, "config.seed", 1),
@@ -205,6 +207,8 @@ def test_special_values_are_found(  # noqa: PLR0917 - a row of the table, and fi
     whole: str, file: str, field: str, value: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     root = shutil.copytree(request.getfixturevalue(whole), tmp_path / "root")
+    (path,) = root.glob(file)
+    file = str(path.relative_to(root))
     if value is REMOVED:
         publish(root, root / file, parquet_tables.table_bytes(pq.read_table(root / file).drop_columns([field])))
     elif field == "facts":
@@ -213,6 +217,19 @@ def test_special_values_are_found(  # noqa: PLR0917 - a row of the table, and fi
         set_value(root, file, field, value)
     name = "night-2" if whole == "earlier" else names_of(root, file)[0]
     assert found(root, name, "--every-stage") != ""
+
+
+@pytest.mark.parametrize("stage", ["raw", "normalized"])
+def test_a_damaged_table_of_packs_or_parts_is_found(stage: str, grouped: Path, tmp_path: Path) -> None:
+    for number, change in enumerate((lambda data: data[:-9] + b"?" + data[-8:], lambda data: data + b" ", None)):
+        root = shutil.copytree(grouped, tmp_path / str(number))
+        (path,) = (root / stage / "tables").iterdir()
+        path.write_bytes(change(path.read_bytes())) if change else path.unlink()
+        for words in ((), ("--every-stage",)):
+            error = found(root, "night-1", *words)
+            assert f"{path} {'was edited or damaged' if change else 'is missing'}" in error
+            assert "copied from another root" not in error
+        assert "there is no other copy" in found(root, "night-1", "--repair")
 
 
 def test_slices_that_did_not_keep_their_splits_are_found(nights: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from etl.formats.example import parse, serialize
 from etl.normalized.part_writer import PartWriter
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.writer import SourcedExample, write_slice
-from etl.storage.json_files import json_bytes
 from etl.storage.place import Place
 from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
+from tests.lib.generations import Entries, change_parts
 from tests.lib.inline import normalize_here, shard_here
 from tests.mapreduce.test_verify import FIRST, SECOND, root, source, verify, whole
 
@@ -127,21 +127,19 @@ def test_an_image_that_normalize_lost_or_changed_is_found(
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda marker: marker["parts"].pop(), "packs of its parts is"),
+        (lambda parts: parts.pop(), "packs of its parts is"),
         (
-            lambda marker: marker["parts"][0].update(pack="pack-00001"),
+            lambda parts: parts[0].update(pack="pack-00001"),
             "packs of its parts.0 is 'pack-00001', not 'pack-00000'",
         ),
-        (lambda marker: marker["parts"][0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
+        (lambda parts: parts[0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
     ],
     ids=["part lost", "two parts", "part of another pack"],
 )
 def test_parts_that_are_not_those_of_the_packs_are_found(
-    change: Callable[[dict[str, Any]], object], line: str, root: Path
+    change: Callable[[Entries], object], line: str, root: Path
 ) -> None:
-    marker = json.loads((root / "normalized/dataset.json").read_text())
-    change(marker)
-    (root / "normalized/dataset.json").write_bytes(json_bytes(marker))
+    change_parts(root, change)
     shard_here(root, "--workers", "2", "--overwrite")
     found, error = verify(root)
     assert ("manifest", "dataset.json") in found

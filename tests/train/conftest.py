@@ -3,9 +3,11 @@
 TensorFlow is loaded only when a run is trained.
 """
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +68,10 @@ class TrainedRun:
     @property
     def export(self) -> Path:
         return self.folder / "export"
+
+    def read(self, name: str = "result.json") -> Any:
+        """A JSON file of the run."""
+        return json.loads((self.folder / name).read_text())
 
     def copy(self, folder: Path) -> "TrainedRun":
         """A copy of the root at ``folder``, for a test to change."""

@@ -81,15 +81,18 @@ def find_config(dataset: Dataset) -> NormalizeConfig:
     """How the images of these slices were normalised. Raises UsageError if it is not known any more."""
     root = open_place(dataset.root)
     stage = normalized_stage(root)
-    marker, erased = stage.find_generation(dataset.manifest["input"]), erased_config(root, dataset.manifest["input"])
+    generation, erased = (
+        stage.find_generation(dataset.manifest["input"]),
+        erased_config(root, dataset.manifest["input"]),
+    )
     if erased is not None:
         return NormalizeConfig.from_json(erased)
-    if marker is None:
+    if generation is None:
         raise UsageError(
             f"{stage.folder} does not record how the images of {dataset.folder} were normalised: these slices were made"
             f" from another; put back its {stage.marker_name} and generations, from where the slices were made"
         )
-    return NormalizeConfig.from_json(marker["config"])
+    return NormalizeConfig.from_json(generation.marker["config"])
 
 
 def save(serving: Serving, folder: str) -> None:

@@ -21,18 +21,19 @@ def ringslice(root: Path, _: Path) -> Pass:
     from etl.images.sandbox import DecodeWorker
     from etl.normalized.part_writer import normalize_pack
     from etl.normalized.parts import Origin
+    from etl.stages.layout import raw_stage
     from etl.storage.place import open_place
 
     worker = DecodeWorker(NormalizeConfig(SIDE, SIDE, "shorter", quality=QUALITY))
     raw = open_place(str(root / "raw"))
-    marker = (raw / "dataset.json").read_json()
+    generation = raw_stage(open_place(str(root))).read_generation()
 
     def run() -> None:
         with tempfile.TemporaryDirectory(dir=root) as folder:
             made = open_place(folder)
-            for pack in marker["packs"]:
+            for pack in generation.entries:
                 origin = Origin.of_pack(pack)
-                facts = normalize_pack(raw, made, origin, worker, classes=marker["classes"], attempts=made)
+                facts = normalize_pack(raw, made, origin, worker, classes=generation.marker["classes"], attempts=made)
                 assert facts["records"] == pack["images"], facts
 
     return run

@@ -16,6 +16,7 @@ from etl.report.dataset import charts
 from etl.report.dataset.samples import choose, sample_rejects
 from etl.report.text import count, percent, pixels
 from etl.stages.layout import normalized_stage
+from etl.stages.marker import Generation
 from etl.storage.place import Place
 
 SHOWN_FORMATS = 8
@@ -43,24 +44,25 @@ class SourceSurvey:
 def gather_origins(root: Place, manifest: Mapping[str, Any]) -> Facts:
     """By the template's names. If the normalized images are gone or damaged, a line says so."""
     stage, seed = normalized_stage(root), manifest["config"]["seed"]
-    marker = stage.find_generation(manifest["input"])
-    if marker is None:
+    normalized = stage.find_generation(manifest["input"])
+    if normalized is None:
         return _unknown("the normalized images that these slices were made from are gone")
     try:
-        removed = Removed.read(root, marker)
-        survey = survey_sources(stage.folder, marker, removed, seed)
-        rejects = sample_rejects(stage.folder, marker, removed, seed)
+        removed = Removed.read(root, normalized.marker)
+        survey = survey_sources(normalized, removed, seed)
+        rejects = sample_rejects(normalized, removed, seed)
     except (DataError, FileNotFoundError) as error:
         return _unknown(str(error))
-    by_reason = marker["counts"]["rejects_by_reason"]
+    counts = normalized.marker["counts"]
+    by_reason = counts["rejects_by_reason"]
     reasons = sorted(by_reason, key=lambda reason: (-by_reason[reason], reason))
     return {
         "survey": survey,
         "sources_note": "",
         **describe(survey),
         "rejects": [(reason, by_reason[reason], rejects[reason]) for reason in reasons if by_reason[reason]],
-        "reject_total": marker["counts"]["rejects"],
-        "input_total": marker["counts"]["input"],
+        "reject_total": counts["rejects"],
+        "input_total": counts["input"],
     }
 
 
@@ -69,18 +71,17 @@ def _unknown(why: str) -> Facts:
     return nothing | {"survey": None, "sources_note": f"Not known: {why}.", "rejects": None}
 
 
-def survey_sources(normalized: Place, marker: Mapping[str, Any], removed: Removed, seed: int) -> SourceSurvey:
+def survey_sources(normalized: Generation, removed: Removed, seed: int) -> SourceSurvey:
     """Survey the good images that are live, of all parts or of a seeded choice of `MAX_PARTS`.
 
     Raises DataError if a part's rows cannot be read, FileNotFoundError if there are none.
     """
-    parts = [part for part in marker["parts"] if live_facts(part)["records"]]
+    parts = [part for part in normalized.entries if live_facts(part)["records"]]
     chosen = choose(parts, MAX_PARTS, seed)
     schema = pa.schema(dict(zip(COLUMNS, (pa.string(), pa.int32(), pa.int32()), strict=True)))
-    tables = [live_rows(normalized, part, removed, COLUMNS).select(COLUMNS).cast(schema) for part in chosen]
-    return SourceSurvey(
-        pa.concat_tables([schema.empty_table(), *tables]), tuple(marker["config"]["size"]), len(chosen), len(parts)
-    )
+    tables = [live_rows(normalized.folder, part, removed, COLUMNS).select(COLUMNS).cast(schema) for part in chosen]
+    rows, size = pa.concat_tables([schema.empty_table(), *tables]), normalized.marker["config"]["size"]
+    return SourceSurvey(rows, tuple(size), len(chosen), len(parts))
 
 
 def describe(survey: SourceSurvey) -> Facts:

@@ -16,6 +16,7 @@ from etl.normalized.live_rows import live_facts
 from etl.normalized.parts import pack_of, rejects_places
 from etl.raw.removed import Removed
 from etl.report.dataset.thumbnails import Picture, thumbnail
+from etl.stages.marker import Generation
 from etl.storage.place import Place
 
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
@@ -85,17 +86,15 @@ def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tu
             yield row, b""
 
 
-def sample_rejects(
-    normalized: Place, marker: Mapping[str, Any], removed: Removed, seed: int
-) -> dict[str, list[Picture]]:
+def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[str, list[Picture]]:
     """Pictures of live rejects, by reason; from the lists of at most `MAX_REJECT_LISTS` parts, chosen by ``seed``.
 
     Raises DataError if a list is damaged.
     """
-    pictures: dict[str, list[Picture]] = {reason: [] for reason in marker["counts"]["rejects_by_reason"]}
-    parts = [part for part in marker["parts"] if live_facts(part)["rejects"]["count"]]
+    pictures: dict[str, list[Picture]] = {reason: [] for reason in normalized.marker["counts"]["rejects_by_reason"]}
+    parts = [part for part in normalized.entries if live_facts(part)["rejects"]["count"]]
     for part in choose(parts, MAX_REJECT_LISTS, seed):
-        tar, listed = rejects_places(normalized, part["part"])
+        tar, listed = rejects_places(normalized.folder, part["part"])
         rows = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
         live = rows.filter(pa.array(removed.live(pack_of(part), rows["key"])))
         chosen = _choose_rejects(live, {reason: len(own) for reason, own in pictures.items()})

@@ -15,6 +15,7 @@ from etl.raw.removed import Removed
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
+from tests.lib.generations import packs_of, parts_of
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 from tests.lib.nights import some_png
 from tests.lib.sources.archives import Entry, packed, tar_of
@@ -63,12 +64,8 @@ def examples(root: Place) -> dict[str, tuple[bytes, int]]:
     marker = (root / "normalized" / "dataset.json").read_json()
     removed = Removed.read(root, marker)
     columns = ["key", "sha256", "crc32c"]
-    tables = [live_rows(root / "normalized", part, removed, columns) for part in marker["parts"]]
+    tables = [live_rows(root / "normalized", part, removed, columns) for part in parts_of(root)]
     return {row["key"]: (row["sha256"], row["crc32c"]) for table in tables for row in table.to_pylist()}
-
-
-def raw_marker(root: Place) -> dict[str, Any]:
-    return (root / "raw" / "dataset.json").read_json()
 
 
 def make(source: Place, root: Place, in_place: bool = True) -> None:
@@ -85,7 +82,7 @@ def test_parts_are_those_of_a_copy(root: Place, source: Place, tmp_path: Path, w
     make(source, copied, in_place=False)
     assert len(examples(here)) == 10
     assert examples(here) == examples(copied)
-    packs = raw_marker(here)["packs"]
+    packs = packs_of(here)
     assert [pack["file"] for pack in packs] == [(place / info.base_name).uri for info in place.children()]
     assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
 
@@ -107,29 +104,29 @@ def test_a_file_of_many_images_is_several_packs(
     monkeypatch.setattr("etl.raw.pack_writer.MOST_IMAGES", 3)
     file = write(source, 0, 0, 8)
     make(source, local)
-    packs = raw_marker(local)["packs"]
+    packs = packs_of(local)
     assert [(pack["images"], pack["file"]) for pack in packs] == [(3, file.uri), (3, file.uri), (2, file.uri)]
     assert len({pack["sha256"] for pack in packs}) == 1
     assert len(examples(local)) == 8
     os.utime(file.path, ns=(1, 1))
     make(source, local)
-    assert raw_marker(local)["packs"] == packs
+    assert packs_of(local) == packs
 
 
 def test_new_and_changed_files_become_new_packs(local: Place, source: Place, write: Write) -> None:
     files = [write(source, shard, 10 * shard) for shard in range(3)]
     make(source, local)
-    before = raw_marker(local)
+    before = packs_of(local)
     make(source, local)
-    assert raw_marker(local) == before
+    assert packs_of(local) == before
     os.utime(files[0].path, ns=(1, 1))  # touched
     write(source, 1, 70)  # another one under the same name, with images of other keys in a tar file
     write(source, 3, 30)
     files[2].delete()
     make(source, local)
-    after = raw_marker(local)
-    assert [pack["name"] for pack in after["packs"]] == ["pack-00000", "pack-00003", "pack-00004"]
-    assert after["packs"][0] == before["packs"][0]
+    after = packs_of(local)
+    assert [pack["name"] for pack in after] == ["pack-00000", "pack-00003", "pack-00004"]
+    assert after[0] == before[0]
     other = open_place(f"{local}-other")
     make(source, other)
     assert examples(local) == examples(other)
@@ -142,7 +139,7 @@ def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Plac
     for each in (entries, entries[::-1]):
         write_file(source / "some.tar", tar_of(each))
         make(source, local)
-    assert [pack["name"] for pack in raw_marker(local)["packs"]] == ["pack-00001"]
+    assert [pack["name"] for pack in packs_of(local)] == ["pack-00001"]
     assert len(examples(local)) == 4
 
 
@@ -157,7 +154,7 @@ def test_a_moved_source_is_read_at_its_new_place(
     os.utime(write(elsewhere, 0, 0).path, ns=(time_ns, time_ns))
     file.delete()
     make(elsewhere, local)
-    assert [pack["file"] for pack in raw_marker(local)["packs"]] == [(elsewhere / file.name).uri]
+    assert [pack["file"] for pack in packs_of(local)] == [(elsewhere / file.name).uri]
 
 
 @pytest.mark.integration
@@ -188,7 +185,7 @@ def test_pruning_leaves_the_files_of_the_source(local: Place, source: Place, wri
     shard_here(local, "--slices", "1", "--workers", "1", "--name", "second")
     prune(local, keep=1)
     assert file.exists()
-    assert [pack["name"] for pack in raw_marker(local)["packs"]] == ["pack-00001"]
+    assert [pack["name"] for pack in packs_of(local)] == ["pack-00001"]
     run_here(Verify, local, "--every-stage", "--name", "second")
 
 

@@ -17,6 +17,7 @@ from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import TreeMaker
 from tests.lib.commands import contents, flip_bit, run, succeeded
+from tests.lib.generations import packs_of, parts_of
 from tests.lib.inline import ingest_here, normalize_here, refused
 from tests.lib.nights import some_png
 from tests.lib.sources.archives import some_images, tar_of
@@ -63,7 +64,7 @@ def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, reque
         ingest_here(source, tmp_path / name)
         assert contents(tmp_path / name / "raw", "run.json") == contents(tmp_path / f"{name}-whole/raw", "run.json")
     ingest_here(shards, tmp_path / "in-place", in_place=True)
-    (pack,) = marker(tmp_path / "in-place", "raw")["packs"]
+    (pack,) = packs_of(tmp_path / "in-place")
     assert pack["images"] == 5
 
 
@@ -87,7 +88,7 @@ def test_a_large_file_written_again_is_compared_in_pieces(tree: Path, tmp_path: 
     data = (tree / LARGE).read_bytes()
     (tree / LARGE).write_bytes(data[:-1] + b"x")
     ingest_here(tree, tmp_path / "root", max_removed="1")
-    assert [pack["images"] for pack in marker(tmp_path / "root", "raw")["packs"]] == [6, 1]
+    assert [pack["images"] for pack in packs_of(tmp_path / "root")] == [6, 1]
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -111,7 +112,7 @@ def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_p
     normalize_here(root, *SMALL, "--max-bytes", "9000", "--retry-rejects")
     assert marker(root)["counts"]["good"] == 6
     normalize_here(other, *SMALL, "--max-bytes", "9000")
-    (part,), (as_one,) = marker(root)["parts"], marker(other)["parts"]
+    (part,), (as_one,) = parts_of(root), parts_of(other)
     assert part["sha256"] == as_one["sha256"]
 
 

@@ -23,6 +23,7 @@ from etl.stages.layout import raw_stage
 from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker
 from tests.etl.raw.test_ingest import write_idx
+from tests.lib import generations
 from tests.lib.commands import contents
 from tests.lib.inline import ingest_values
 
@@ -103,7 +104,7 @@ def live_images(root: Path) -> dict[str, dict[str, Any]]:
     marker = marker_of(root)
     removed = Removed.read(open_place(str(root)), marker)
     images: dict[str, dict[str, Any]] = {}
-    for pack in marker["packs"]:
+    for pack in generations.packs_of(root):
         table = pq.read_table(root / "raw/packs" / f"{pack['name']}.parquet")
         live = removed.live(pack["name"], table["key"])
         assert (~live).sum() == pack["removed"] == removed.number(pack["name"])
@@ -150,7 +151,7 @@ def test_only_what_is_new_or_changed_is_packed(make_tree: TreeMaker, tmp_path: P
     assert marker["classes"] == ["b", "d", "a"]
     assert marker["removed"]["rows"] == 3
     stage = raw_stage(open_place(str(root)))
-    assert stage.find_generation(marker["parent"]) == json.loads(first)
+    assert generations.generation_of(stage, marker["parent"]).marker == json.loads(first)
     assert (root / "raw/generations" / f"{marker['parent']}.json").read_bytes() == first
     require_same(root, source)
     assert renew(source, root)["already_done"]
@@ -160,7 +161,7 @@ def test_only_what_is_new_or_changed_is_packed(make_tree: TreeMaker, tmp_path: P
 def test_a_pack_that_lost_most_is_packed_anew_and_an_empty_one_goes(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 40}), tmp_path / "root"
     renew(source, root)
-    packs = [pack["name"] for pack in marker_of(root)["packs"]]
+    packs = [pack["name"] for pack in generations.packs_of(root)]
     by_pack = {name: pq.read_table(root / f"raw/packs/{name}.parquet")["key"].to_pylist() for name in packs}
     half, most, all_of, *_ = packs
     left = len(by_pack[most]) - len(by_pack[most]) // 2 - 1
@@ -170,7 +171,7 @@ def test_a_pack_that_lost_most_is_packed_anew_and_an_empty_one_goes(make_tree: T
     with pytest.raises(UsageError, match=f"of 40 images in .* {len(gone)} are missing in this source and 0 have"):
         renew(source, root)
     assert renew(source, root, max_removed=0.7)["newly_packed"] == left
-    names = [pack["name"] for pack in marker_of(root)["packs"]]
+    names = [pack["name"] for pack in generations.packs_of(root)]
     assert [half in names, most in names, all_of in names] == [True, False, False]
     assert names[-1] == f"pack-{len(packs):05d}"
     require_same(root, source)
@@ -309,5 +310,5 @@ def test_a_renewal_on_any_root(root: Place, make_tree: TreeMaker) -> None:
     (source / "a/000.png").unlink()
     for done in (False, True):
         assert ingest(open_place(str(source)), root, VALUES).to_json()["already_done"] is done
-    assert stage.find_generation(first) == before
+    assert generations.generation_of(stage, first).marker == before
     assert Removed.read(root, stage.read_marker()).number("pack-00000") == 1

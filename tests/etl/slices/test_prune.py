@@ -82,17 +82,19 @@ def require_whole(root: Path) -> None:
         (raw_stage(place), "packs", lambda pack: [f"{pack['name']}.tar", f"{pack['name']}.parquet"]),
         (normalized_stage(place), "parts", lambda part: [f"{part['part']}.tfrecord", f"{part['part']}.parquet"]),
     ):
-        markers = [stage.read_marker()]
-        markers += [json.loads(path.read_text()) for path in (root / stage.folder.name / "generations").glob("*.json")]
-        named = {name for marker in markers for each in marker[folder] for name in files(each)}
+        generations = [stage.read_generation(), *stage.earlier_generations()]
+        named = {name for generation in generations for each in generation.entries for name in files(each)}
         assert {path.name for path in (root / stage.folder.name / folder).iterdir()} == named
+        named = {Path(generation.marker[folder]["file"]).name for generation in generations}
+        assert {path.name for path in (root / stage.folder.name / "tables").iterdir()} == named
     tables = {path.name for path in (root / "raw/removed").glob("*")}
     for name in slices_of(root):
         manifest = slices_stage(place, name).read_marker()
         normalized = normalized_stage(place).find_generation(manifest["input"])
         assert normalized is not None
-        assert raw_stage(place).find_generation(normalized["input"]) is not None
-        assert normalized["removed"] is None or normalized["removed"]["file"].rpartition("/")[2] in tables
+        assert raw_stage(place).find_generation(normalized.marker["input"]) is not None
+        removed = normalized.marker["removed"]
+        assert removed is None or removed["file"].rpartition("/")[2] in tables
     assert sorted(path.name for path in (root / "verified").iterdir()) == slices_of(root)
     assert not list(root.rglob("_work"))
 

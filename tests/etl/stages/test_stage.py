@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.stages import lease
+from etl.stages.entries import EntryTable
 from etl.stages.lease import Owner
 from etl.stages.marker import difference
 from etl.stages.run import Mode, Run
@@ -23,10 +25,12 @@ from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
 from tests.lib.faults import Fault, FaultError, faulty
+from tests.lib.generations import generation_of
 
 OLD: dict[str, Any]
 NEW: dict[str, Any]
 OLD, NEW = {"config": {"size": 1}, "input": "x"}, {"config": {"size": 2}, "input": "x"}
+FILES = EntryTable("files", pa.schema([("name", pa.string())]), lambda entry: [f"files/{entry['name']}"])
 
 
 @contextmanager
@@ -40,11 +44,7 @@ def as_a_process_that_is_gone() -> Iterator[None]:
 
 def stage_in(place: Place) -> Stage:
     place /= "stage"
-    return Stage("normalize", place, "dataset.json", "test/1", file_folders=("files",), named_files=named_files)
-
-
-def named_files(marker: Mapping[str, Any]) -> list[str]:
-    return [f"files/{name}" for name in marker.get("files", ())]
+    return Stage("normalize", place, "dataset.json", "test/1", file_folders=("files",), entries=FILES)
 
 
 def begun(run: Run | None) -> Run:
@@ -175,20 +175,30 @@ def parent_of(stage: Stage) -> str | None:
 
 def renew(stage: Stage, identity: dict[str, Any], force: bool = False) -> Mode | None:
     """A stage whose every generation adds a file called after its input, with that input as its content."""
-    marker = stage.read_marker() if stage.marker.exists() else {"files": []}
+    names = names_of(stage) if stage.marker.exists() else []
     if (run := stage.renew(identity, parent_of(stage), force=force)) is None:
         return None
     with run:
         file = stage.folder / "files" / identity["input"]
         if not file.exists():
             publish_bytes(file, run.open_tasks(), identity["input"].encode())
-        files = [*marker["files"], identity["input"]]
-        run.commit({"format": stage.format, **identity, "files": files}, RunRecord(), {"beside": b"new"})
+        files = FILES.publish(stage.folder, run.staging, [{"name": name} for name in [*names, identity["input"]]])
+        marker = {"format": stage.format, **identity, "removed": None, "files": files}
+        run.commit(marker, RunRecord(), {"beside": b"new"})
     return run.mode
 
 
+def names_of(stage: Stage) -> list[str]:
+    return [entry["name"] for entry in stage.read_generation().entries]
+
+
 def files_of(stage: Stage) -> list[str]:
-    return [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
+    """All files but the tables of entries, which are those that the generations name."""
+    generations = [*stage.earlier_generations(), *([stage.read_generation()] if stage.marker.exists() else [])]
+    tables = {each.marker["files"]["file"] for each in generations if "files" in each.marker}
+    files = [info.path[len(stage.folder.path) + 1 :] for info in stage.folder.children(True) if info.is_file]
+    assert {name for name in files if name.startswith("tables/")} == tables
+    return [name for name in files if not name.startswith("tables/")]
 
 
 def test_a_difference_is_named() -> None:
@@ -206,11 +216,11 @@ def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     fingerprint = stage.fingerprint()
     assert [renew(stage, LATER), renew(stage, LATER)] == [Mode.RENEWAL, None]
     assert (stage.folder / "generations" / f"{fingerprint}.json").read_bytes() == first
-    assert stage.find_generation(fingerprint) == json.loads(first)
-    assert stage.find_generation(stage.fingerprint()) == stage.read_marker()
+    assert generation_of(stage, fingerprint).marker == json.loads(first)
+    assert generation_of(stage, stage.fingerprint()) == stage.read_generation()
     assert stage.find_generation("0" * 64) is None
     assert stage.find_generation("../dataset") is None
-    assert stage.read_marker()["files"] == ["x", "y"]
+    assert names_of(stage) == ["x", "y"]
     kept = ["beside", "dataset.json", "files/x", "files/y", f"generations/{fingerprint}.json", "run.json"]
     assert files_of(stage) == kept
     with pytest.raises(UsageError, match="size 1 there, 2 asked"):
@@ -229,7 +239,7 @@ def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="made from other input"):
         stage.renew(LATER, parent_of(stage), changes=changes)
     run = begun(stage.renew(NEW, parent_of(stage), changes=changes))
-    run.commit({"format": stage.format, **NEW, "files": ["x"]}, RunRecord())
+    run.commit({"format": stage.format, **NEW}, RunRecord())
     assert stage.read_marker()["config"] == NEW["config"]
     assert len(list((tmp_path / "stage/generations").iterdir())) == 1
 
@@ -241,7 +251,7 @@ def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> 
     begun(stage.renew(OLD, parent_of(stage), force=True)).abandon()
     assert contents(tmp_path) == before
     assert renew(stage, OLD, force=True) is Mode.RENEWAL
-    assert stage.read_marker()["files"] == ["x", "x"]
+    assert names_of(stage) == ["x", "x"]
 
 
 def test_a_renewal_planned_before_another_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A rank that takes steps with the others, watched as a trainer's is; one of them fails.
 
-    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK KIND [--elastic] [--step-s 1]
+    horovodrun -np 3 tests/lib/ranks/watched_ring.py FOLDER TIMEOUT_S RANK KIND [--elastic]
 
 Steps keep together through files in FOLDER/step-N, because Horovod takes half a minute to load.
 At step FATAL_STEP each rank writes its process number to FOLDER/RANK.pid.
@@ -21,15 +21,14 @@ from train.monitor.heartbeat import READING
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
 
-FATAL_STEP = 20
-SIGNALS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
+FATAL_STEP, STEP_S = 20, 0.1
 SLICE = "train-00003-of-00008"
 
 
 def fail(kind: str) -> None:
     """What the failing rank does in its step; nothing if it is to be interrupted."""
-    if kind in SIGNALS:
-        os.kill(os.getpid(), SIGNALS[kind])
+    if kind == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "sleeps":
         time.sleep(3600)
     elif kind == "raises":
@@ -42,11 +41,8 @@ def fail(kind: str) -> None:
 @click.argument("failing", type=int)
 @click.argument("kind")
 @click.option("--elastic", is_flag=True)
-@click.option("--step-s", type=float, default=0.1)
 @with_monitor
-def command(
-    monitor: Monitor, /, folder: Path, timeout_s: float, failing: int, *, kind: str, elastic: bool, step_s: float
-) -> None:
+def command(monitor: Monitor, /, folder: Path, timeout_s: float, failing: int, *, kind: str, elastic: bool) -> None:
     """Take steps until one rank fails."""
     monitor.start(timeout_s, elastic)
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
@@ -55,7 +51,7 @@ def command(
     for step in count():
         monitor.phase(READING, 1, step)
         monitor.progress(SLICE, 100 * step)
-        time.sleep(step_s)
+        time.sleep(STEP_S)
         if step == FATAL_STEP:
             (folder / f"{rank}.pid").write_text(str(os.getpid()))
             if rank == failing:
@@ -65,7 +61,7 @@ def command(
         met.mkdir(exist_ok=True)
         (met / str(rank)).touch()
         while len(os.listdir(met)) < size:
-            time.sleep(step_s / 10)
+            time.sleep(STEP_S / 10)
 
 
 if __name__ == "__main__":

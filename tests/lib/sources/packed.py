@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from etl.sources import SourceImage
 from etl.sources.base import Content
 from etl.storage.place import Place
+from tests.lib.generations import packs_of
 
 ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[Content]]
 
@@ -35,7 +36,7 @@ def packed_images(root: Place) -> dict[str, Packed]:
         table = pq.read_table(BytesIO((root / "raw" / marker["removed"]["file"]).read_bytes()))
         removed = {(row["pack"], row["key"]) for row in table.to_pylist()}
     found: dict[str, Packed] = {}
-    for pack in marker["packs"]:
+    for pack in packs_of(root):
         data = (root / "raw" / "packs" / f"{pack['name']}.tar").read_bytes()
         listed = BytesIO((root / "raw" / "packs" / f"{pack['name']}.parquet").read_bytes())
         rows: list[dict[str, Any]] = pq.read_table(listed).to_pylist()

@@ -14,11 +14,14 @@ from etl.formats.example import serialize
 from etl.inspection.command import inspect_example
 from etl.inspection.record_file import open_record_file
 from etl.normalized import part_writer
+from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
 from etl.report.dataset.samples import sample_rejects
 from etl.slices.prune import prune
+from etl.stages.layout import normalized_stage
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
+from tests.lib import generations
 from tests.lib.commands import contents, flip_bit
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 from tests.lib.nights import some_png
@@ -69,8 +72,8 @@ def marker_of(root: Path) -> dict[str, Any]:
 
 
 def parts_of(root: Path) -> Parts:
-    """The marker's entry for the part of each pack."""
-    return {part.get("pack", part["part"]): part for part in marker_of(root)["parts"]}
+    """The entry for the part of each pack."""
+    return {pack_of(part): part for part in generations.parts_of(root)}
 
 
 def reasons_of(root: Path) -> dict[str, str]:
@@ -172,7 +175,7 @@ def test_an_unfinished_stage_has_no_rejects_to_retry(root: Path, source: Path, t
     assert not (root / "normalized").exists()
     normalize_here(root, *WORDS, *STRICT)
     ingest_here(write_source(shutil.copytree(source, tmp_path / "source"), 1), root, pack_size="5.5KB")
-    last = json.loads((root / "raw/dataset.json").read_text())["packs"][-1]["name"]
+    last = generations.packs_of(root)[-1]["name"]
     flip_bit(root / f"raw/packs/{last}.tar", 600)
     refused(Normalize, 1, f"{last}.tar is damaged", root, *WORDS, *STRICT)  # a renewal is begun and not finished
     refused(Normalize, 2, "first run normalize without --retry-rejects", root, *WORDS, *LOOSE, RETRY)
@@ -190,7 +193,7 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     prune(open_place(str(root)), keep=1)
     assert not (root / "normalized/parts/pack-00000.parquet").exists(), "no slices are made from it"
     ingest_here(night, root, pack_size="5.5KB", max_removed="1")
-    packs = {pack["name"]: pack for pack in json.loads((root / "raw/dataset.json").read_text())["packs"]}
+    packs = {pack["name"]: pack for pack in generations.packs_of(root)}
     for words in (LOOSE, (*LOOSEST, RETRY)):
         normalize_here(root, *WORDS, *words)
         for name, part in parts_of(root).items():
@@ -199,9 +202,10 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
             if name in before and not part["removed"] and part["part"] == before[name]["part"]:
                 assert {**before[name], "limits": 0} == {**part, "limits": 0}
         require_nothing_is_lost(root)
-    place, marker = open_place(str(root)), marker_of(root)
-    shown = sample_rejects(place / "normalized", marker, Removed.read(place, marker), seed=0)
-    assert {reason: len(pictures) for reason, pictures in shown.items()} == marker["counts"]["rejects_by_reason"]
+    place, normalized = open_place(str(root)), normalized_stage(open_place(str(root))).read_generation()
+    shown = sample_rejects(normalized, Removed.read(place, normalized.marker), seed=0)
+    by_reason = normalized.marker["counts"]["rejects_by_reason"]
+    assert {reason: len(pictures) for reason, pictures in shown.items()} == by_reason
     shard_here(root, *ONE_SPLIT)
     assert verify(root, "--every-stage") == (set(), "")
 

@@ -1,10 +1,8 @@
 """Checkpoints in the background: none is lost, no error is swallowed, no wait is endless."""
 
 import errno
-import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
 from tests.lib.commands import PATIENCE_S, REPOSITORY, run, succeeded, wait_until
+from tests.lib.faults import full_disk
 from train.checkpoints import background
 from train.checkpoints.background import Saver
 from train.checkpoints.store import open_checkpoint, steps
@@ -129,17 +128,6 @@ def test_a_failed_removal_is_reported_and_fails_nothing(
     saver.submit(30, GROUPS, {})
     saver.finish()
     assert steps(place) == [30]
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Have the kernel refuse every further byte that this process writes to a file."""
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 @pytest.mark.parametrize("call", ["submit", "check", "finish"])

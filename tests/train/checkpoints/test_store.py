@@ -1,7 +1,6 @@
 """Checkpoints: arrays in files, what is damaged, who dies when, and which ones stay."""
 
 import hashlib
-import io
 import json
 import pickle
 import random
@@ -86,19 +85,10 @@ class Code:
         return pytest.fail, ("a pickle was loaded",)
 
 
-def npz() -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, a=np.zeros(3))
-    return buffer.getvalue()
-
-
 FOREIGN = {
-    "nothing": b"",
     "pickle": pickle.dumps(Code()),
-    "npz": npz(),
     "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
     "header only": whole({"a": np.zeros(3)})[:-1],
-    "more than its header has": whole({"a": np.zeros(3)}) + b"\0",
 }
 
 
@@ -362,16 +352,6 @@ def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
     write_some(place, attempts, 10)
     with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
         store.amend(place, attempts, 20, {})
-
-
-def test_what_a_checkpoint_records_itself_is_not_given(place: Place, attempts: Place) -> None:
-    with pytest.raises(ValueError, match=r"'\.\./model' is not a name of a group"):
-        write(place, attempts, 1, {"../model": {}}, {})
-    with pytest.raises(ValueError, match="records its files itself"):
-        write(place, attempts, 1, {}, {"files": {}})
-    write_some(place, attempts, 10)
-    with pytest.raises(ValueError, match="records its step itself"):
-        store.amend(place, attempts, 10, {"step": 20})
 
 
 scores_by_step = st.dictionaries(

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -20,7 +19,7 @@ import pytest
 from etl.errors import DataError
 from etl.slices.manifest import Slice
 from etl.storage.place import Place, open_place
-from tests.lib.commands import PATIENCE_S, REPOSITORY, wait_until
+from tests.lib.commands import REPOSITORY, wait_until
 from train.reader.cache import SliceCache
 from train.reader.cache_files import CacheFull
 
@@ -95,37 +94,13 @@ def test_what_is_fetched_is_read_without_its_original(originals: Place, make_cac
     assert cache.place_of(SLICES[3]) is None
     cache.fetch_ahead(originals, SLICES[:5])
     wait_until(lambda: held(cache) == [0, 1, 2, 3, 4])
+    cache.fetch_ahead(originals, SLICES[5:6])  # of the next epoch
+    wait_until(lambda: held(cache) == [0, 1, 2, 3, 4, 5])
     originals.delete()
-    assert [read(cache.place_of(each)) for each in SLICES[:6]] == [*(content(n) for n in range(5)), None]
+    assert [read(cache.place_of(each)) for each in SLICES[:7]] == [*(content(n) for n in range(6)), None]
     same = slice_of("validation/other", content(0))  # of another dataset
     cache.fetch(originals, same)  # is not asked for again
     assert read(make_cache(10).place_of(same)) == content(0)
-
-
-@pytest.mark.parametrize(
-    ("is_replaced", "order"),
-    [(False, ["train/0", "train/3", "train/4", "train/1", "train/2"]), (True, ["train/0", "train/7", "train/8"])],
-)
-def test_opened_slices_come_last_and_a_new_list_replaces_the_old(
-    is_replaced: bool, order: list[str], originals: Place, make_cache: CacheMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, fetched, begun, goes_on = make_cache(10), list[str](), threading.Event(), threading.Event()
-
-    def fetch(folder: Place, each: Slice) -> None:
-        fetched.append(each.name)
-        begun.set()
-        goes_on.wait()
-
-    monkeypatch.setattr(cache, "fetch", fetch)
-    cache.fetch_ahead(originals, SLICES[:5])
-    begun.wait()
-    if is_replaced:
-        cache.fetch_ahead(originals, SLICES[7:9])
-    else:
-        assert cache.place_of(SLICES[1]) is cache.place_of(SLICES[2]) is None
-    goes_on.set()
-    wait_until(lambda: len(fetched) == len(order))
-    assert fetched == order
 
 
 def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMaker) -> None:
@@ -277,26 +252,6 @@ def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: C
         part.write(pa.py_buffer(content(0)))
         first._files.publish(part, SLICES[0].sha256)
     assert read(second.place_of(SLICES[0])) == content(0)
-    assert not parts(folder)
-
-
-def test_closing_removes_what_is_half_copied(
-    originals: Place, make_cache: CacheMaker, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, begun, write = make_cache(10), threading.Event(), os.write
-
-    def wait_and_write(descriptor: int, data: memoryview) -> int:
-        begun.set()
-        wait_until(lambda: cache._ends)
-        return write(descriptor, data)
-
-    monkeypatch.setattr(os, "write", wait_and_write)
-    monkeypatch.setattr("train.reader.cache.COPY_BYTES", 1000)
-    cache.fetch_ahead(originals, SLICES)
-    assert begun.wait(PATIENCE_S)
-    assert len(parts(folder)) == 1
-    cache.close()
-    assert held(cache) == []
     assert not parts(folder)
 
 

@@ -134,16 +134,6 @@ def test_a_state_that_cannot_be_used_is_refused(
         ReaderState.from_json(stored | change, "these", reader.total)
 
 
-def test_a_rank_without_a_single_example_gets_repeats(slices: Path) -> None:
-    reader = open_reader(slices, "test")
-    order, steps = reader.order(0, 0), Steps(180, 200, 4)
-    batches = [list(reader.batches(order, steps, rank)) for rank in range(200)]
-    assert sum(batch.weights.sum() for own in batches for batch in own) == 180
-    assert min(own[0].weights.sum() for own in batches) == 0
-    assert all(parse(example) for own in batches for batch in own for example in batch.examples())
-    assert {len(own) for own in batches} == {1}
-
-
 @dataclass(frozen=True)
 class Written:
     """Finished slices in ``folder``, whose training split was written as ``examples``, by their numbers."""
@@ -237,7 +227,7 @@ def test_damage_is_handed_out_without_checks(tiny: Written) -> None:
 
 
 def test_a_flipped_byte_or_a_truncation_costs_the_records_in_it_alone(tiny: Written) -> None:
-    path, first = tiny.slices[1], read_manifest(tiny.folder).splits["train"][1].first_example
+    path, first = tiny.slices[1], sorted(tiny.examples)[3]
     sound = path.read_bytes()
 
     def require_all_but(*lost: int) -> None:
@@ -254,17 +244,26 @@ def test_a_flipped_byte_or_a_truncation_costs_the_records_in_it_alone(tiny: Writ
 
 @pytest.mark.parametrize("batch", [2, 4])
 def test_any_damaged_records_are_left_out_and_padding_takes_their_places(batch: int, tiny: Written) -> None:
-    records = [(path, place) for path in tiny.slices for place in (0, RECORD_BYTES, 2 * RECORD_BYTES)]
-    numbers = [each.first_example + place for each in read_manifest(tiny.folder).splits["train"] for place in range(3)]
+    places = [(path, record * RECORD_BYTES + 100) for path in tiny.slices for record in range(3)]
     for damaged in chain.from_iterable(combinations(range(6), size) for size in range(6)):
         for each in damaged:
-            flip_bit(records[each][0], records[each][1] + 100)
+            flip_bit(*places[each])
         batches = list(tiny.read(tiny.open(on_damage=SKIP, lanes=2), batch))
-        assert sorted(tiny.numbers(batches)) == sorted({*numbers} - {numbers[each] for each in damaged})
-        assert [len(each.numbers) for each in batches] == [batch] * (6 // batch + (batch == 4))
+        whole = [number for record, number in enumerate(sorted(tiny.examples)) if record not in damaged]
+        assert sorted(tiny.numbers(batches)) == whole
+        assert [len(each.numbers) for each in batches] == [batch] * -(-6 // batch)
         assert sum(each.skipped for each in batches) == len(damaged)
         for each in damaged:
-            flip_bit(records[each][0], records[each][1] + 100)
+            flip_bit(*places[each])
+
+
+def test_a_rank_without_a_single_example_gets_repeats(tiny: Written) -> None:
+    reader = tiny.open()
+    ranks = [list(reader.batches(reader.order(0, 1), Steps(6, 8, 2), rank)) for rank in range(8)]
+    assert [len(batches) for batches in ranks] == [1] * 8
+    assert sorted(batch.weights.sum() for [batch] in ranks) == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert sorted(tiny.numbers(batch for [batch] in ranks)) == sorted(tiny.examples)
+    assert all({*batch.examples()} <= {*tiny.examples.values()} for [batch] in ranks)
 
 
 def test_more_damaged_records_than_may_be_skipped_end_the_reading(tiny: Written) -> None:

@@ -21,7 +21,7 @@ from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
 from train.reader.state import ReaderState
 from train.runs import confusion
-from train.runs.confusion import MAX_CLASSES, Confusion
+from train.runs.confusion import Confusion
 from train.runs.consistency import disagreement, require_equal_weights
 from train.runs.divergence import MAX_NON_FINITE, MAX_SKIPPED_STEPS, LossCheck, SkipCheck
 from train.runs.folder import Dataset, choose_run, find_dataset
@@ -61,32 +61,31 @@ def trainer(*values: bytes, first: int | None = None) -> Trainer:
     return cast(Trainer, SimpleNamespace(digests=lambda: digests, is_divided=first is not None))
 
 
-def test_weights_that_differ_are_reported_by_rank_and_name() -> None:
-    def of_rank(rank: ThreadRank) -> None:
-        require_equal_weights(trainer(b"1", b"2" if rank.rank == 2 else b"1", b"1"), rank)
+@pytest.mark.parametrize(
+    ("trainers", "lost"),
+    [
+        ([trainer(b"1", b"1")] * 3, None),
+        ([trainer(b"1", b"1", b"1")] * 2 + [trainer(b"1", b"2", b"1")], 2),
+        ([trainer(b"1", b"2", first=1), trainer(b"1", b"1", first=0)], None),  # each has a part; v1 is of both
+        ([trainer(b"1", b"2", first=1), trainer(b"1", b"3", first=0)], 1),
+    ],
+)
+def test_weights_that_differ_are_reported_by_rank_and_name(trainers: list[Trainer], lost: int | None) -> None:
+    def compare() -> None:
+        on_ranks(len(trainers), lambda rank: require_equal_weights(trainers[rank.rank], rank))
 
-    on_ranks(3, lambda rank: require_equal_weights(trainer(b"1", b"1"), rank))
-    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[2\] are not those of rank 0, v1 first"):
-        on_ranks(3, of_rank)
+    if lost is None:
+        compare()
+    else:
+        line = rf"the weights of ranks \[{lost}\] are not those of rank 0, v1 first"
+        with pytest.raises(EnvironmentFailure, match=line):
+            compare()
 
 
-def test_parts_of_a_model_are_compared_with_those_of_the_same_name() -> None:
-    def of_rank(rank: ThreadRank, last: bytes) -> None:
-        require_equal_weights(trainer(b"1", b"2" if rank.rank == 0 else last, first=1 - rank.rank), rank)
-
-    on_ranks(2, lambda rank: of_rank(rank, b"1"))  # v1 of both
-    with pytest.raises(EnvironmentFailure, match=r"the weights of ranks \[1\] are not those of rank 0, v1 first"):
-        on_ranks(2, lambda rank: of_rank(rank, b"3"))
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_one_is_too_many(loss: float) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_at_once_and_with_float16_after_many_in_a_row() -> None:
     check = LossCheck(is_float16=False)
     assert check.add([1, 2], [0.5, 1e30]) == ""
-    assert check.add([3, 4], [0.5, loss]) == f"the loss is {loss} by step 4"
-
-
-def test_float16_ends_after_many_in_a_row() -> None:
+    assert check.add([3, 4], [0.5, math.inf]) == "the loss is inf by step 4"
     check = LossCheck(is_float16=True)
     for begin in (0, 1000):  # a finite one begins the row anew
         assert check.add(range(begin, begin + MAX_NON_FINITE), [*[math.nan] * (MAX_NON_FINITE - 1), 1.0]) == ""
@@ -126,13 +125,6 @@ def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyP
     for result in on_ranks(3, of_rank):
         assert result.count(b"\n") == 7 + 7  # a row on each line
         assert json.loads(result)["counts"] == expected.tolist()
-
-
-def test_there_is_none_of_very_many_classes() -> None:
-    made = Confusion("test", ["a"] * (MAX_CLASSES + 1))
-    made.add(np.array([1]), np.array([2]), np.array([1.0]))
-    made.sum_over_ranks(lambda counts: counts)
-    assert not made.counts.size
 
 
 TOTAL, RANKS, BATCH = 1_437, 2, 32

@@ -40,14 +40,12 @@ def notes(epochs: int, max_steps: int | None = None, max_time_s: float | None = 
     return list(schedule_notes(settings, 256, math.inf if max_steps is None else max_steps / 10))
 
 
-@pytest.mark.parametrize("recipe", [{}, {"decay": "step"}, {"warmup_epochs": 5}])
-def test_nothing_is_reported_of_a_run_that_takes_its_schedule_to_the_end(recipe: dict[str, Any]) -> None:
-    assert notes(10, **recipe) == notes(10, max_steps=100, **recipe) == []
-
-
 @pytest.mark.parametrize(
     ("options", "line"),
     [
+        ({}, None),
+        ({"decay": "step", "max_steps": 100}, None),
+        ({"warmup_epochs": 5}, None),
         ({"max_steps": 32}, "ends the run at epoch 3.2 of 10, at a learning rate of 0.86 of its peak"),
         ({"decay_until": 3, "warmup_epochs": 5}, "--warmup-epochs 5 is not below the end of the decay at epoch 3: the"),
         ({"decay_until": 8}, "the learning rate is 0 from epoch 8 to the end of the run at epoch 10"),
@@ -55,8 +53,9 @@ def test_nothing_is_reported_of_a_run_that_takes_its_schedule_to_the_end(recipe:
         ({"warmup_epochs": 10, "decay": "none"}, "--warmup-epochs 10: --epochs 10 ends the run at epoch 10"),
     ],
 )
-def test_a_schedule_that_is_not_followed_is_reported(options: dict[str, Any], line: str) -> None:
-    assert line in notes(10, **options)[0]
+def test_a_schedule_that_is_not_followed_to_its_end_is_reported(options: dict[str, Any], line: str | None) -> None:
+    found = notes(10, **options)
+    assert found == [] if line is None else line in found[0]
 
 
 @pytest.mark.integration

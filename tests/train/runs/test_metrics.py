@@ -14,7 +14,6 @@ from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
-from tests.lib.faults import Fault, faulty
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.outcomes import committed_keys
 from tests.lib.ranks.running import bytes_per_step, metric_lines
@@ -24,7 +23,6 @@ from train.parallel.trainer import StepOfRank
 from train.runs import metrics_log
 from train.runs.hooks import Hooks, Running
 from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
-from train.runs.metrics_log import steps_to_report
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.tensorboard_events import scalars, windows
@@ -74,13 +72,6 @@ def test_sums_and_shares_of_steps() -> None:
     assert (curve["step/images_per_s"], curve["share/input"]) == pytest.approx((32, 0.2))
 
 
-@pytest.mark.parametrize(
-    ("step_s", "left_s", "steps"), [(0.001, math.inf, 256), (0.5, math.inf, 20), (11, math.inf, 1), (0.5, 3.0, 6)]
-)
-def test_a_report_is_due_after_ten_seconds_or_at_the_end(step_s: float, left_s: float, steps: int) -> None:
-    assert steps_to_report(step_s, left_s) == steps
-
-
 @given(st.integers(0, 2000), st.integers(1, 150))
 def test_windows_hold_each_line_once(number: int, most: int) -> None:
     lines: list[Line] = [{"step": step} for step in range(number)]
@@ -124,38 +115,21 @@ def test_lines_are_written_once_if_the_curves_could_not_be_written(place: Place,
     assert steps_of(tmp_path) == [1, 2, 3]
 
 
-def test_lines_that_cannot_be_written_are_kept(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fault = Fault(5, dies=True)
-    made = lines_of([measured(1), measured(2)])
-    lines = made.copy()
-    MetricsWriter(faulty(place, fault), faulty((place / "_work").make_folder(), fault), lines).write()
-    assert "2 lines of metrics were not written (" in capsys.readouterr().err
-    assert lines == made
-    MetricsWriter(place, place / "_work", lines).write()
-    assert (lines, steps_of(tmp_path)) == ([], [1, 2])
-
-
 def steps_of(run: Path) -> list[int]:
     return [line["step"] for line in metric_lines(run) if line["kind"] == "step"]
 
 
-def read(made: TrainedRun, name: str = "result.json") -> Any:
-    return json.loads((made.folder / name).read_text())
-
-
 @pytest.mark.integration
 def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: TrainedRun, tmp_path: Path) -> None:
-    result = read(stopped)
+    result = stopped.read()
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("steps", 25, 1)
     assert steps_of(stopped.folder) == list(range(1, 26))  # 20 of the first epoch, 5 of the second
-    result = read(trained)
+    result = trained.read()
     assert (result["stopped"], result["steps"], len(result["epochs"])) == ("epochs", 40, 2)
     assert steps_of(trained.folder) == list(range(1, 41))
     require_metrics(trained)
     assert max(bytes_per_step(trained.folder)) < 1000  # there is no other rank; see tests/train/test_commands.py
-    accuracy, counts = result["result"]["test_accuracy"], read(trained, "confusion-test.json")["counts"]
+    accuracy, counts = result["result"]["test_accuracy"], trained.read("confusion-test.json")["counts"]
     assert sum(counts[each][each] for each in range(10)) / sum(map(sum, counts)) == pytest.approx(accuracy)
     page = tmp_path / "page.html"
     succeeded(ringslice_here("report", trained.folder, "-o", page))
@@ -195,7 +169,7 @@ def require_metrics(made: TrainedRun) -> None:
     """The epochs of the result are those of the lines and the sums of their steps; TensorBoard shows the same."""
     lines = metric_lines(made.folder)
     of_steps, history = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    epochs = [{**each, "kind": "epoch"} for each in read(made)["epochs"]]
+    epochs = [{**each, "kind": "epoch"} for each in made.read()["epochs"]]
     assert [line | {"step": None, "time": None} for line in history] == [
         each | {"step": None, "time": None} for each in epochs
     ]

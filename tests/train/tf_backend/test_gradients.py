@@ -1,7 +1,6 @@
 """The gradient of a step, what the optimizer makes of it, and random draws, against the same arithmetic in numpy."""
 
 import itertools
-import time
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from train.config.recipe import Recipe
-from train.tf_backend.gradients import gradients_of, moment_after
+from train.tf_backend.gradients import gradients_of
 from train.tf_backend.optimizer import apply_finite, make_optimizer, trust
 from train.tf_backend.state import RandomDraws, running_statistics
 
@@ -77,13 +76,6 @@ def test_penalties_of_half_precision_are_added(policy: str) -> None:
 
     exact = gradient("float32")
     assert np.linalg.norm(gradient(policy) - exact) < 0.02 * np.linalg.norm(exact)
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_a_moment_may_follow_an_empty_tensor(deterministic: bool) -> None:
-    moment = tf.function(lambda: moment_after([tf.ones(3), tf.zeros(0)], deterministic))
-    before = time.time()
-    assert before - 1 < float(moment()) < time.time() + 1
 
 
 def applied(recipe: Recipe, *gradients: tuple[Any, Any]) -> list[Any]:

@@ -254,14 +254,3 @@ def test_the_same_ranks_go_on_bit_for_bit_but_not_without_the_optimizers_state(w
     assert f"{name_of(14)} is removed, {name_of(13)} is taken instead" in lines[0]
     assert arrays(damaged, WHOLE_STEPS) == arrays(whole, WHOLE_STEPS)
     assert arrays(forgetful, WHOLE_STEPS)["model.safetensors"] != arrays(whole, WHOLE_STEPS)["model.safetensors"]
-
-
-def test_a_stop_changes_no_bit_of_a_run_with_dropout_batch_norm_and_parts(whole: Path) -> None:
-    """It commits after a step where the whole run does not; one of the 8 parts of most steps has no example."""
-    root = whole.parent.parent
-    options = ("--data", root, "--model", "tests.lib.ranks.tiny:tiny", "--batch", 1, "--accumulate", 8, "--epochs", 1)
-    words = ("train/main.py", *options, "--lr", 1, "--deterministic")
-    succeeded(horovodrun(2, *words, "--run", "unstopped", "--max-steps", 20))
-    succeeded(horovodrun(2, *words, "--run", "stopped", "--max-steps", 9))
-    succeeded(horovodrun(2, *words, "--run", "stopped", "--resume", "--max-steps", 20))
-    assert arrays(root / "runs/stopped", 20) == arrays(root / "runs/unstopped", 20)

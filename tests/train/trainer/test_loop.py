@@ -4,11 +4,10 @@ import errno
 import hashlib
 import json
 import math
-import resource
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
 from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, succeeded
+from tests.lib.faults import full_disk
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.running import FINISHED, checkpoints_of, metric_lines
@@ -237,7 +237,7 @@ def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_
 @pytest.mark.integration
 def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
     for made, step in ((stopped, 25), (trained, 40)):
-        assert json.loads((made.folder / "result.json").read_text())["weights"] == {"epoch": 2, "step": step}
+        assert made.read()["weights"] == {"epoch": 2, "step": step}
 
 
 FAILS = range(26, 37)  # the steps before which the kernel refuses every write to a file
@@ -246,14 +246,15 @@ FAILS = range(26, 37)  # the steps before which the kernel refuses every write t
 class FailingStorage(Hooks):
     """The kernel refuses every write to a file in the steps `FAILS`."""
 
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    def __init__(self) -> None:
+        self.is_full = ExitStack()
 
     def on_step(self, running: Running, position: Position) -> None:
         running.checkpoints.wait()
-        self.limit(0 if position.step in FAILS else self.most)
-
-    def limit(self, size_bytes: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, self.most))
+        if position.step == FAILS[0]:
+            self.is_full.enter_context(full_disk())
+        elif position.step == FAILS[-1] + 1:
+            self.is_full.close()
 
 
 @pytest.mark.integration
@@ -262,10 +263,8 @@ def test_a_run_whose_storage_fails_for_a_while_goes_on_and_loses_nothing(
 ) -> None:
     made, storage = stopped.copy(tmp_path / "root"), FailingStorage()
     words = (*made.training, "--epochs", 2, "--resume", "--checkpoint-steps", 4, "--keep", 9)
-    try:
+    with storage.is_full:
         outcome = succeeded(train_here(*words, "--checkpoint-failures", 4, hooks=storage)).stderr
-    finally:
-        storage.limit(storage.most)
     for step, number in ((28, 1), (32, 2), (36, 3)):
         assert f"checkpoint step-{step:08d} was not written (File too large" in outcome
         assert f"(failure {number} of --checkpoint-failures 4)" in outcome
@@ -287,20 +286,16 @@ def mine(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> Train
     return trained.copy(tmp_path_factory.mktemp("evaluate") / "root")
 
 
-def read(made: TrainedRun, name: str) -> dict[str, Any]:
-    return json.loads((made.folder / name).read_text())
-
-
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.integration)])
 def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
-    theirs = read(mine, "result.json")["result"]
+    theirs = mine.read("result.json")["result"]
     words = (*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"])
     outcome = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
-    found = read(mine, "evaluation-test.json")
+    found = mine.read("evaluation-test.json")
     assert found["accuracy"] == theirs["test_accuracy"]
     rounding = 0 if ranks == 1 else 1e-6  # batches are summed in float32; one rank trained it
     assert found["loss"] == pytest.approx(theirs["test_loss"], rel=rounding, abs=0)
@@ -316,8 +311,8 @@ def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: Tra
 def test_an_accuracy_that_is_too_low_is_reported_once_and_kept(copied: TrainedRun) -> None:
     words = (*copied.words, "--split", "validation", "--min-accuracy", 1)
     outcome = horovodrun(2, SCRIPT, *words)
-    accuracy = read(copied, "evaluation-validation.json")["accuracy"]
-    assert accuracy == read(copied, "result.json")["epochs"][-1]["validation_accuracy"] < 1
+    accuracy = copied.read("evaluation-validation.json")["accuracy"]
+    assert accuracy == copied.read("result.json")["epochs"][-1]["validation_accuracy"] < 1
     lines = [line for line in outcome.stderr.splitlines() if "ringslice: error:" in line]
     assert len(lines) == 1, outcome.stderr
     assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({copied.folder}" in lines[0]
@@ -352,6 +347,6 @@ def test_damage_is_reported_or_skipped_as_asked(copied: TrainedRun) -> None:
     flip_bit(next((copied.root / "slices/default/test").glob("*.tfrecord")), 5000)
     failed(evaluate_here(*copied.words), 1, "is damaged at offset ")
     succeeded(evaluate_here(*copied.words, "--on-damage", "skip", "--slices-at-once", 1))
-    found = read(copied, "evaluation-test.json")
+    found = copied.read("evaluation-test.json")
     assert (found["examples"], found["skipped"]) == (240, 1)
-    assert found["accuracy"] == pytest.approx(read(copied, "result.json")["result"]["test_accuracy"], abs=0.01)
+    assert found["accuracy"] == pytest.approx(copied.read("result.json")["result"]["test_accuracy"], abs=0.01)

@@ -12,8 +12,8 @@ import pytest
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import HOROVODRUN, PATIENCE_S, failed, horovodrun, run, succeeded
-from tests.lib.on_hadoop import dfs, put
+from tests.lib.commands import failed, horovodrun, run, succeeded
+from tests.lib.on_hadoop import put
 from tests.lib.ranks.running import FINISHED, checkpoints_of, started, wait_until
 from train.checkpoints.store import name_of
 
@@ -54,12 +54,6 @@ def result(run: Path | Place) -> Any:
     return found
 
 
-def long_run(root: str, driver: str) -> tuple[object, ...]:
-    """A run of two ranks that is to be ended before it is done."""
-    words = (*TRAIN, *LONG, "--data", root, "--run", "mine", "--hdfs-driver", driver)
-    return (*HOROVODRUN, "-np", 2, *words)
-
-
 def names(folder: Place) -> list[str]:
     return [info.base_name for info in folder.children()]
 
@@ -82,25 +76,6 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
         assert (found["loss"], found["accuracy"]) == tuple(result(run)["result"].values())
-
-
-def test_a_slice_that_is_lost_ends_all_ranks(root: Place, hadoop: Cluster, tmp_path: Path) -> None:
-    """In mid-run, with a JVM in each rank; the one that reads it is named."""
-    lost = f"{root}/slices/default/train/train-00005-of-00008.tfrecord"
-    with started(*long_run(root.uri, LIBHDFS), log=tmp_path / "log") as running:
-        wait_until(lambda: checkpoints_of(root / "runs" / "mine"), running)
-        try:
-            dfs(hadoop, "-mv", lost, f"{lost}.lost")
-            assert running.wait(PATIENCE_S) == 1
-        finally:
-            dfs(hadoop, "-mv", f"{lost}.lost", lost)
-    output = (tmp_path / "log").read_text()
-    lines = [
-        line for line in output.splitlines() if "ringslice: error:" in line and "another rank has ended" not in line
-    ]
-    assert len(lines) == 1, output
-    assert "error: rank " in lines[0]
-    assert f"{lost} is missing" in lines[0]
 
 
 @pytest.mark.integration
