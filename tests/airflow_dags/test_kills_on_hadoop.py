@@ -60,15 +60,15 @@ def test_kills_in_the_dataset(
     undisturbed: Dataset,
     *,
     hdfs: Place,
-    hadoop_undisturbed: Cluster,
+    hadoop: Cluster,
     tmp_path: Path,
 ) -> None:
     root, run = hdfs / "root", tmp_path.name
     scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)
     places = {task: root / folder for task, folder in FOLDERS.items()}
     at_work = {task: partial(mappers, place) for task, place in places.items()}
-    left = {task: partial(left_on, hadoop_undisturbed, place) for task, place in places.items()}
+    left = {task: partial(left_on, hadoop, place) for task, place in places.items()}
     kill_each(scheduler, "image_dataset", run, kills, is_at_work=at_work, is_left=left)
     assert undisturbed.is_equal(root)
     for place in places.values():
-        assert set(applications(hadoop_undisturbed, place).values()) <= {"SUCCEEDED", "KILLED"}
+        assert set(applications(hadoop, place).values()) <= {"SUCCEEDED", "KILLED"}
