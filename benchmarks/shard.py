@@ -89,7 +89,8 @@ class Ways:
     def __init__(self, root: Path, hdfs: str | None) -> None:
         self._root = root
         self._hdfs = f"{hdfs}/{root.name}" if hdfs else None
-        self.size_bytes = normalized_stage(open_place(str(root))).read_generation().entries.sum("bytes")
+        entries = normalized_stage(open_place(str(root))).read_generation().entries
+        self.size_bytes = sum(entries.column("bytes"))
         if self._hdfs:
             delete_folder(self._hdfs)
             hadoop_fs("-mkdir", "-p", f"{self._hdfs}/raw")

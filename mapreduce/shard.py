@@ -158,8 +158,8 @@ class Shard(StageJob):
             slices = _planned_slices(plan)
             tasks.run(run, self._plan_work(run, plan, slices))
             statistics = PixelSums()
-            for part in normalized.entries:
-                statistics.merge(PixelSums(**sums_place(stage.folder, part["part"]).read_json()))
+            for part in normalized.entries.column("part"):
+                statistics.merge(PixelSums(**sums_place(stage.folder, part).read_json()))
             manifest = build_manifest(
                 run,
                 identity,
@@ -180,7 +180,7 @@ class Shard(StageJob):
             tables = plan.assignment.tables()
             parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
         transport = choose_transport(root, self.options.runner)
-        size = normalized.entries.sum("bytes")
+        size = sum(normalized.entries.column("bytes"))
         records = sum(records for _, _, records in slices)
         worthwhile = min(worthwhile_tasks(size, records, TRANSPORTS[transport].RECEIVED), max(1, len(todo)))
         job: dict[str, Any] = {

@@ -20,7 +20,7 @@ def require_idle(root: Place) -> None:
 def clear_raw(run: Run, packs: frozenset[str]) -> int:
     """Delete all of ``raw`` that names these packs; returns how many generations are gone."""
     run.discard_unfinished()
-    gone, places = run.stage.find_obsolete(lambda each: not any(pack["name"] in packs for pack in each.entries))
+    gone, places = run.stage.find_obsolete(lambda each: packs.isdisjoint(each.entries.column("name")))
     run.delete(places)
     return len(gone)
 
@@ -38,7 +38,7 @@ def clear_normalized(root: Place, parts: frozenset[str]) -> int:
         if not stage.marker.exists():
             stage.folder.delete()
             return 0
-        gone, places = stage.find_obsolete(lambda each: not any(part["part"] in parts for part in each.entries))
+        gone, places = stage.find_obsolete(lambda each: parts.isdisjoint(each.entries.column("part")))
         record_generations(root, run.staging, gone)
         run.delete(places)
         return len(gone)

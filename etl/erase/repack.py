@@ -71,7 +71,7 @@ def repack(root: Place, found: Found) -> int:
     stage = raw_stage(root)
     parent = stage.read_generation()
     marker = parent.marker
-    gone = [pack["name"] for pack in parent.entries if pack["name"] in found.packs]
+    gone = [name for name in parent.entries.column("name") if name in found.packs]
     if not gone:
         return 0
     kept = [pack for pack in parent.entries if pack["name"] not in found.packs]

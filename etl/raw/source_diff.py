@@ -92,7 +92,7 @@ class Versions:
         except (DataError, FileNotFoundError):
             return cls(frozenset(), np.zeros(len(images), dtype=np.bool_))
         generation = stage.find_generation(facts["generation"])
-        packs = frozenset(pack["name"] for pack in generation.entries) if generation else frozenset()
+        packs = frozenset(generation.entries.column("name")) if generation else frozenset()
         rows = pc.index_in(_keys(images), value_set=table["key"])
         same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
         return cls(packs, same.to_numpy(zero_copy_only=False))

@@ -76,9 +76,10 @@ class Plan:
         """The list of work: for each part what a mapper needs to assign it, see `assign_rows`."""
         row = 0
         counts = _count_parts(self.normalized, self.assignment)
-        for part, first in zip(self.normalized.entries, self.slice_plan.firsts(counts), strict=True):
-            yield {"part": part["part"], "first": first, "row": row}
-            row += part["records"]
+        parts, records = (self.normalized.entries.column(name) for name in ("part", "records"))
+        for part, number, first in zip(parts, records, self.slice_plan.firsts(counts), strict=True):
+            yield {"part": part, "first": first, "row": row}
+            row += number
 
 
 def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, parent: ParentSlices | None) -> Plan:
@@ -162,7 +163,7 @@ def plan_slices(
         rules = Rules(config, len(normalized.marker["classes"]), history, removed)
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
-    size_bytes, records = map(normalized.entries.sum, ("bytes", "records"))
+    size_bytes, records = (sum(normalized.entries.column(name)) for name in ("bytes", "records"))
     sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
     if values.get("recorded_options"):  # there may be fewer images than there were
         wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
@@ -200,8 +201,8 @@ def _resolve_request(
     asked: SplitRequest | str | None, normalized: Generation | None, group_by: str | None
 ) -> SplitRequest | None:
     """What is asked of the splits; None for the source's own, the default if every image has one."""
-    parts = normalized.entries if normalized and asked is None and group_by is None else None
-    if parts is not None and all(name for part in parts for name in part["examples"]):
+    examples = normalized.entries.column("examples") if normalized and asked is None and group_by is None else None
+    if examples is not None and all(name for by_split in examples for name in by_split):
         return None
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request
@@ -245,7 +246,8 @@ def _few(names: Sequence[str], number: int) -> str:
 def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> Iterator[PartCounts]:
     if assignment:
         return assignment.counts()
-    return (count_part(part["examples"], len(normalized.marker["classes"])) for part in normalized.entries)
+    classes = len(normalized.marker["classes"])
+    return (count_part(examples, classes) for examples in normalized.entries.column("examples"))
 
 
 def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:

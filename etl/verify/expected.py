@@ -155,7 +155,7 @@ def _dataset_findings(dataset: Generation, target: Target) -> Iterator[Finding]:
 
 
 def _packs(raw: Generation, dataset: Generation) -> tuple[list[str], list[str]]:
-    return [pack["name"] for pack in raw.entries], [pack_of(part) for part in dataset.entries]
+    return list(raw.entries.column("name")), [pack_of(part) for part in dataset.entries]
 
 
 def _raw_findings(generation: Generation, dataset: Generation, live: Mapping[str, int] | None) -> Iterator[Finding]:
@@ -168,12 +168,12 @@ def _raw_findings(generation: Generation, dataset: Generation, live: Mapping[str
             "by_class": [live.get(f"label {label}", 0) for label in range(len(raw["classes"]))],
             "by_split": {name: live[f"split {name}"] for name in SPLIT_NAMES if f"split {name}" in live},
         }
-    in_place, size = any("file" in pack for pack in generation.entries), raw["config"]["pack_bytes"]
+    in_place, size = any(file is not None for file in generation.entries.column("file")), raw["config"]["pack_bytes"]
     config = raw["config"] | {"in_place": in_place, "pack_bytes": None if in_place else size or "a size"}
     yield from _compare({**raw, "config": config, "counts": raw["counts"] | counts}, raw, RAW_DATASET)
     if (raw["kind"] == "idx") != (raw["pixels"] is not None):
         yield marker_fault(f"a source of the kind {raw['kind']} has the pixels {raw['pixels']}", RAW_DATASET)
-    numbers = [int(pack["name"].removeprefix("pack-")) for pack in generation.entries]
+    numbers = [int(name.removeprefix("pack-")) for name in generation.entries.column("name")]
     if raw["next_pack"] <= max(numbers, default=-1) or (not raw["parent"] and raw["next_pack"] != len(numbers)):
         yield marker_fault(f"the next pack is not number {raw['next_pack']}", RAW_DATASET)
 

@@ -148,9 +148,10 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
         return None
     try:
         _require_shape(found.marker, stage)
-        for entry in found.entries:
-            for each in {"part", "name", "pack"} & set(entry):
-                require(_NAME.fullmatch(entry[each]) is not None, f"{entry[each]!r} is not the name of a pack or part")
+        for column in {"part", "name", "pack"}.intersection(found.entries.schema.names):
+            for each in found.entries.column(column):
+                is_name = each is None or _NAME.fullmatch(each) is not None
+                require(is_name, f"{each!r} is not the name of a pack or part")
     except DataError as error:
         damaged.append(marker_fault(str(error), name))
         return None

@@ -105,7 +105,7 @@ class Retry:
 
     def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """The facts of the retry for ``run.json``."""
-        before = {part["part"] for part in self.parent.entries}
+        before = set(self.parent.entries.column("part"))
         tried = sum(live_facts(part)["rejects"]["count"] for part in self.parts)
         left = sum(live_facts(part)["rejects"]["count"] for part in entries)
         reused = len(before & {part["part"] for part in entries})
