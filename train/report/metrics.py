@@ -103,9 +103,12 @@ def _read(place: Place) -> pa.Table:
             parse_options=ParseOptions(explicit_schema=SCHEMA),
         )
     except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{place} is damaged ({error}). Put back a sound copy, or move it away to see the rest"
-        ) from None
+        raise damaged(place, error) from None
+
+
+def damaged(place: Place, what: object) -> DataError:
+    """The error for a file of a run that is not as the trainer writes it."""
+    return DataError(f"{place} is damaged ({what}). Put back a sound copy, or move it away to see the rest")
 
 
 def numbers_of(row: Mapping[str, Any]) -> Epoch:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from etl.errors import DataError
 from etl.stages.names import METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE, confusion_file
 from etl.storage.place import Place
-from train.report.metrics import Epoch, Metrics, numbers_of, read_metrics
+from train.report.metrics import Epoch, Metrics, damaged, numbers_of, read_metrics
 from train.runs.confusion import Confusion
 
 CONFUSION_FILE = confusion_file("test")
@@ -74,9 +73,7 @@ def _read(place: Place, parse: Callable[[Place], T]) -> T | None:
         return parse(place) if place.exists() else None
     except (KeyError, TypeError, ValueError) as error:
         what = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
-        raise DataError(
-            f"{place} is damaged ({what}). Put back a sound copy, or move it away to see the rest"
-        ) from None
+        raise damaged(place, what) from None
 
 
 def _result(place: Place) -> dict[str, Any]:
