@@ -18,6 +18,7 @@ from typing import NoReturn
 from etl.processes import tie_to_parent, unblock_interrupts
 
 INTERRUPTED = 130
+ERROR_PREFIX = "ringslice: error: "  # of the line that says why a process ended
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
 
 LIBHDFS_FAILED = 255  # the number that libhdfs gives for what it has none for
@@ -119,7 +120,7 @@ def report(error: BaseException, prefix: str = "", note: str = "") -> int:
         traceback.print_exception(error)
     if not getattr(error, "is_reported", False):
         with suppress(OSError):  # standard error may be what is full
-            print(f"ringslice: error: {prefix}{line}{note}", file=sys.stderr, flush=True)
+            print(f"{ERROR_PREFIX}{prefix}{line}{note}", file=sys.stderr, flush=True)
     return status
 
 

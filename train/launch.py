@@ -29,12 +29,12 @@ from typing import IO, NoReturn
 
 import click
 
-from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
 from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
-from train.parallel.endings import ERROR, Endings
+from train.parallel.endings import Endings
 
 POLL_S = 0.1
 STOP_TIMEOUT_S = 20.0
@@ -87,9 +87,8 @@ class Task:
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *self.words],
-                env=tied_environment(
-                    signal.SIGTERM, without_place(os.environ) | self.variables
-                ),  # it ends with us, however we end
+                # it ends with us, however we end
+                env=tied_environment(signal.SIGTERM, without_place(os.environ) | self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -145,7 +144,7 @@ class Group:
     def _end(self, failed: int) -> int:
         status = self.processes[failed].returncode
         if status < 0:
-            line = f"{ERROR} {self.tasks[failed].name} {ending(status)}; the others end, too"
+            line = f"{ERROR_PREFIX}{self.tasks[failed].name} {ending(status)}; the others end, too"
             self.endings.is_shown(line)
             print(line, file=sys.stderr)
         self.stop(signal.SIGTERM)

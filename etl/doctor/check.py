@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from etl.errors import EnvironmentFailure, explain
+from etl.errors import ERROR_PREFIX, EnvironmentFailure, explain
 from etl.hadoop.site_config import SITE_VARIABLES, site_configuration
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import Place, open_place
@@ -96,9 +96,9 @@ class Result:
         if self.status < 0:
             return f"crashed ({signal.Signals(-self.status).name})"
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
-        own = [line for line in lines if line.startswith("ringslice: error: ")]
+        own = [line for line in lines if line.startswith(ERROR_PREFIX)]
         last = (own or lines or [f"ended with status {self.status} and no message"])[-1]
-        return last.removeprefix("ringslice: error: ")
+        return last.removeprefix(ERROR_PREFIX)
 
 
 def run(

@@ -17,7 +17,7 @@ from typing import IO, Any, NoReturn
 from mrjob.local import LocalMRJobRunner
 from mrjob.sim import _sort_lines_in_memory
 
-from etl.errors import ERRORS, INTERRUPTED, EnvironmentFailure
+from etl.errors import ERROR_PREFIX, ERRORS, INTERRUPTED, EnvironmentFailure
 from etl.processes import end_with_parent, stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
@@ -104,7 +104,7 @@ def raise_failure(status: int, errors: str) -> NoReturn:
         raise EnvironmentFailure(f"a task was ended by {name}{out_of_memory}; run again to go on")
     if status == INTERRUPTED:
         raise KeyboardInterrupt
-    line = re.search(r"^ringslice: error: (.*)$", errors, re.MULTILINE)
+    line = re.search(f"^{ERROR_PREFIX}(.*)$", errors, re.MULTILINE)
     if line is None:
         output = "\n".join(each for each in errors.splitlines() if not each.startswith("reporter:"))
         raise EnvironmentFailure(f"a task failed without an error message (status {status}); its output:\n{output}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrjob.step import StepFailedException
 
-from etl.errors import DEBUG_VARIABLE, ERRORS, DataError, EnvironmentFailure, UsageError
+from etl.errors import DEBUG_VARIABLE, ERROR_PREFIX, ERRORS, DataError, EnvironmentFailure, UsageError
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
@@ -241,7 +241,7 @@ class YarnJob:
 
 def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
     """The exit status, and the reason of a failed attempt in one line."""
-    messages = re.findall(r"^ringslice: error: (.*)$", attempt.error_output, re.MULTILINE)
+    messages = re.findall(f"^{ERROR_PREFIX}(.*)$", attempt.error_output, re.MULTILINE)
     code = re.search(r"subprocess failed with code (\d+)", attempt.diagnostics)
     if "memory limit" in (diagnostics := " ".join(attempt.diagnostics.split())):
         used = re.search(r"Current usage: (.*?)[;.]? ?Killing", diagnostics)

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable
 
+from etl.errors import ERROR_PREFIX
 from train.monitor import messages
 from train.monitor.heartbeat import Beat
 from train.monitor.host_notes import BEAT_S, HostNotes
-from train.monitor.messages import PREFIX, Lost
+from train.monitor.messages import Lost
 from train.monitor.peers import Peers, observes
 
 NOTICES_S = 2.5  # for the others' exit notices: the launcher kills what is left 5 s after SIGTERM
@@ -51,10 +52,10 @@ class ExitReporter:
             return ""
         dead = [] if self._elastic else [each for each in messages.find_lost(peers.notes, peers.silent) if each.died]
         if dead:
-            return f"{PREFIX}{messages.died(dead, self._remedy)}"
+            return f"{ERROR_PREFIX}{messages.died(dead, self._remedy)}"
         if not peers.without_exit_notice:
             return interrupted
-        alone = f"{PREFIX}{own.rank_name} was ended by a signal {messages.in_words(own)}; {self._remedy}"
+        alone = f"{ERROR_PREFIX}{own.rank_name} was ended by a signal {messages.in_words(own)}; {self._remedy}"
         return "" if self._elastic else alone
 
     def _linger(self) -> None:

@@ -8,7 +8,6 @@ from train.monitor.heartbeat import Beat
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.peers import observes
 
-PREFIX = "ringslice: error: "
 MAX_NUMBERS = 20  # of ranks in a line
 
 

@@ -13,12 +13,21 @@ from typing import NoReturn
 
 import click
 
-from etl.errors import INTERRUPTED, RingsliceError, UsageError, end_process, explain, report, run_reporting
+from etl.errors import (
+    ERROR_PREFIX,
+    INTERRUPTED,
+    RingsliceError,
+    UsageError,
+    end_process,
+    explain,
+    report,
+    run_reporting,
+)
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
 from train.monitor.launcher import launched_rank, require_place
-from train.monitor.messages import PREFIX, PeerLost, prefix_of
+from train.monitor.messages import PeerLost, prefix_of
 from train.monitor.monitor import Monitor
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
@@ -93,7 +102,7 @@ def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
     status, line = explain(reported) or (1, f"{type(error).__name__}: {error}")
     log.failure(f"{prefix}{line}", error)
     if watch is not None:
-        watch.announce_exit(status, "" if is_reported else f"{PREFIX}{prefix}{line}")
+        watch.announce_exit(status, "" if is_reported else f"{ERROR_PREFIX}{prefix}{line}")
     kept = log.upload()
     if watch is None or watch.may_print():
         report(reported, prefix, f" (its log: {kept})" if kept else "")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from etl.errors import ERROR_PREFIX
 from train.monitor import messages
 from train.monitor.heartbeat import GAP_S, READING, Beat
 from train.monitor.host_notes import REQUESTS_PER_S, HostNotes
@@ -236,7 +237,7 @@ class Stalls:
         hint = f"--stall-timeout {self._timeouts.stall_s:g}" + (f"; its log: {its_log}" if its_log else "")
         line = f"{messages.late(own, late, self.peers.notes, self.peers.silent_s)}; all ranks end ({hint})"
         hosts = tuple(self.peers.hosts.get(rank, rank) for rank in late)
-        verdict = Verdict(own.rank, tuple(late), f"{messages.PREFIX}{line}", hosts)
+        verdict = Verdict(own.rank, tuple(late), f"{ERROR_PREFIX}{line}", hosts)
         try:
             if (found := self.peers.verdict()) is not None:  # another was faster
                 return found

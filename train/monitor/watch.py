@@ -16,12 +16,12 @@ from enum import Enum, auto
 from types import FrameType
 from typing import NoReturn
 
-from etl.errors import INTERRUPTED, DataError, EnvironmentFailure, UsageError
+from etl.errors import ERROR_PREFIX, INTERRUPTED, DataError, EnvironmentFailure, UsageError
 from train.monitor import messages
 from train.monitor.exit_reporter import NOTICES_S, ExitReporter
 from train.monitor.heartbeat import Beat, Status
 from train.monitor.host_notes import BEAT_S, HostNotes
-from train.monitor.messages import PREFIX, Lost, PeerLost
+from train.monitor.messages import Lost, PeerLost
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
@@ -132,7 +132,7 @@ class Watch:
             error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
         error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
         error.is_reported = not is_reporting or any(each.line for each in lost)
-        self._unprinted = "" if error.is_reported else f"{PREFIX}{error}"
+        self._unprinted = "" if error.is_reported else f"{ERROR_PREFIX}{error}"
         return error
 
     def leave(self) -> None:
@@ -221,7 +221,7 @@ class Watch:
             return
         silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
         reason = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
-        line = f"{PREFIX}{beat.rank_name} (process {beat.pid}) {reason}"
+        line = f"{ERROR_PREFIX}{beat.rank_name} (process {beat.pid}) {reason}"
         exit_messages = None
         if self._host_notes is not None:
             exit_messages = self._host_notes.exit_messages(
@@ -234,7 +234,7 @@ class Watch:
             verdict = stalls.verdict(own, self._log.uri)
         except OSError as error:
             if self._takes_over():
-                self._end(EnvironmentFailure.status, PREFIX + messages.unreachable(own, error))
+                self._end(EnvironmentFailure.status, ERROR_PREFIX + messages.unreachable(own, error))
             return
         if verdict is None:
             return
@@ -245,7 +245,7 @@ class Watch:
             return
         line = verdict.line if own.rank == verdict.judge else ""
         if self._elastic and is_late and len(verdict.late) < own.size:
-            line = f"{PREFIX}{messages.late(own, [own.rank], {}, {})}; it ends, the others go on"
+            line = f"{ERROR_PREFIX}{messages.late(own, [own.rank], {}, {})}; it ends, the others go on"
         self._dump(verdict.line)
         self._publish(ExitNotice(EnvironmentFailure.status, line))
         self._print(line)

@@ -2,10 +2,11 @@
 
 import threading
 
+from etl.errors import ERROR_PREFIX
+
 LOST = "another rank has ended, or does not answer; see what its launcher reports"  # of a rank that did not fail itself
-ERROR = "ringslice: error:"
 INTERRUPTION = "ringslice: interrupted"
-_INTERRUPTIONS = (INTERRUPTION, f"{ERROR} interrupted")
+_INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
 class Endings:
@@ -24,7 +25,7 @@ class Endings:
     def is_shown(self, line: str) -> bool:
         """False if ``line`` is an ending that is left out; it is without the launcher's prefix."""
         is_interruption = line.startswith(_INTERRUPTIONS)
-        if not is_interruption and not line.startswith(ERROR):
+        if not is_interruption and not line.startswith(ERROR_PREFIX):
             return True
         with self._lock:
             if LOST in line:

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError
+from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
 from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
-from train.parallel.endings import ERROR, Endings
+from train.parallel.endings import Endings
 
 SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
@@ -169,12 +169,12 @@ class RankLines:
         elif status and self.launcher in _FAILURES:
             first = EnvironmentFailure.status
         if (found or status < 0) and first > 128 and first != INTERRUPTED:
-            return first, [f"{ERROR} {who} was killed ({_signal_name(first - 128)})\n"]
+            return first, [f"{ERROR_PREFIX}{who} was killed ({_signal_name(first - 128)})\n"]
         if first and self._endings.lost and not self.is_explained:
             return first, [self._endings.lost]
         if not first or self.is_explained or self.launcher not in _FAILURES:
             return first, []
-        last = f"{ERROR} {who} ended with status {first}; above is what {self.launcher} printed\n"
+        last = f"{ERROR_PREFIX}{who} ended with status {first}; above is what {self.launcher} printed\n"
         return first, [*self._pending.values(), *self.kept, last]
 
 
