@@ -63,12 +63,16 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return open_place(str(tmp_path)) if request.param == "local" else request.getfixturevalue("hdfs_root")
 
 
+# pytest, but without Python's end: threads that a JVM leaves sometimes abort there, after all tests have passed.
+PYTEST = "import sys, pytest; from etl.errors import end_process; end_process(pytest.main(sys.argv[1:]))"
+
+
 def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 600) -> None:
     """Run tests by libhdfs, in a process of their own: pytest's ``words``. Its failures become this test's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--show-capture=no")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *words],
+        [sys.executable, "-c", PYTEST, *options, *words],
         cwd=REPOSITORY,
         env=kept | {CHILD_VARIABLE: "1", CLUSTER_VARIABLE: str(cluster.folder)},
         capture_output=True,
@@ -76,4 +80,5 @@ def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 600) -> None:
         timeout=timeout_s,
     )
     if done.returncode:
-        pytest.fail(f"by libhdfs:\n{done.stdout[-20_000:]}\n{done.stderr[-2_000:]}", pytrace=False)
+        said = f"{done.stdout[-20_000:]}\n{done.stderr[-2_000:]}"
+        pytest.fail(f"by libhdfs, status {done.returncode}:\n{said}", pytrace=False)
