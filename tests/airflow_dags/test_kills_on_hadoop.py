@@ -49,7 +49,7 @@ def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
 @pytest.mark.parametrize(
     "kills",
     [
-        (("normalize", "command"), ("normalize", "runner"), ("shard", "supervisor")),
+        (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
         (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
