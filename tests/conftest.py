@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def pytest_configure() -> None:
         # A shell without job control starts what runs in the background, pytest of a script, say, with SIGINT ignored.
         # The processes that tests start would inherit that, and tests of Ctrl-C would wait for them for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary files of the tests and of all that they start lie among pytest's, which deletes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        patch.setattr(tempfile, "tempdir", None)  # what Python had found before
+        yield
 
 
 @pytest.fixture(scope="session")

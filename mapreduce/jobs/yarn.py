@@ -35,6 +35,14 @@ OUR_COUNTERS = frozenset({"images", "examples", "bytes", "lines"})
 MIN_HEAP_BYTES = 128 << 20
 CLIENT_TIMEOUT_S = 8.0  # after its job ended, `hadoop jar` asks a master that is gone, and then a history server
 RESOURCE_MANAGER_TIMEOUT_S = 60.0  # without an answer for so long, the job is given up
+# what names a cause in Hadoop's output, best first: of the launcher; an exception; of the application master; a failure
+CAUSES = (
+    r"Error Launching job : (.*)",
+    r"\b(\w+(?:Exception|Error): .*)",
+    r"Diagnostics: (?:\[[^]]*\])?\s*(\S.*)",
+    r"(.*(?:failed|killed).*)",
+)
+FAREWELLS = frozenset({"Streaming Command Failed!", "Streaming Job Failed!"})  # the last line, whatever the cause
 SIGNAL_STATUS = 128  # a greater exit status is this plus the number of a signal
 
 
@@ -260,9 +268,10 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
 
 
 def cause_of_output(text: str) -> str:
-    """The line of Hadoop's output that names the cause: of the launcher, else an exception, else a failure."""
+    """The line of Hadoop's output that names the cause: see `CAUSES`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    for pattern in (r"Error Launching job : (.*)", r"\b(\w+(?:Exception|Error): .*)", r"(.*(?:failed|killed).*)"):
+    lines = [line for line in lines if line not in FAREWELLS]
+    for pattern in CAUSES:
         found = [match[1] for line in lines if (match := re.search(pattern, line, re.IGNORECASE))]
         if found:
             return found[-1]

@@ -155,7 +155,9 @@ def _node_manager(folder: Path, at: Mapping[str, str], classpath: str) -> dict[s
         f"{node}.resource.memory.enforced": False,  # by cgroups, that is, without which nothing would be enforced
         f"{node}.container-monitor.interval-ms": 500,
         f"{node}.process-kill-wait.ms": 2000,
-        f"{node}.disk-health-checker.enable": False,  # it takes the node away once the disk is 90% full
+        # else no container starts on a disk that is 90% full; the check at the start is made without the checker, too
+        f"{node}.disk-health-checker.enable": False,
+        f"{node}.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
         "yarn.application.classpath": classpath,
     }
 

@@ -47,6 +47,16 @@ def test_the_cause_of_a_failed_attempt(diagnostics: str, error_output: str, stat
             "Output exists",
         ),
         ("WARN a\njava.io.IOException: no room\n\tat b.c(d.java:1)\nStreaming Command Failed!", "IOException: no room"),
+        (
+            "Job job_1_2 failed with state FAILED due to: Application application_1_2 failed 4 times due to AM"
+            " Container for appattempt_1_2_000004 exited with  exitCode: -1000\n"
+            "Failing this attempt.Diagnostics: [2026-11-26 21:15:21.391]No space available in any of the local"
+            " directories on node/127.0.0.1\n"
+            "For more detailed output, check the application tracking page: http://localhost:8088/cluster/app Then"
+            " click on links to logs of each attempt.\n. Failing the application.\n"
+            "ERROR streaming.StreamJob: Job not successful!\nStreaming Command Failed!",
+            "No space available in any of the local directories on node/127.0.0.1",
+        ),
         ("Application application_1_2 was killed by user root at 127.0.0.1", "was killed by user root"),
         ("", "gives no reason"),
     ],
