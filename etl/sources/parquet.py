@@ -13,7 +13,6 @@ from etl.errors import DataError, UsageError
 from etl.progress import Progress
 from etl.sources.base import Columns, LargeFile, SourceImage, SourceOptions, reject_duplicates
 from etl.sources.fields import (
-    MAX_IMAGE_BYTES,
     checked_label,
     checked_split,
     known_columns,
@@ -154,8 +153,6 @@ class _File:
                     f"{where} has no image bytes, at most a path; embed them before the file is written (with datasets:"
                     " .with_format('arrow').map(embed_table_storage, batched=True)), or give a list of the paths"
                 )
-            if size > MAX_IMAGE_BYTES:
-                raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
             if label not in self._labels:
                 self._labels[label] = self._checked_label(label, where)
             if split not in self._splits:
