@@ -33,7 +33,6 @@ CONNECT_TIMEOUT_S = 5.0
 IMPORT_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 60.0
 REMOVE_TIMEOUT_S = 10.0
-ARCHIVE_TIMEOUT_S = 180.0  # it is made first, unless it is in the cache
 
 _FOR_JOBS = "not set up; only needed for -r hadoop"
 _PROBE = ("-m", "etl.doctor.probe")
@@ -165,10 +164,7 @@ def _queues(wanted: str | None) -> str:
 
 def _imports(context: Context) -> str:
     if context.python_bin is None:
-        if not context.has_site:
-            raise Skipped(_FOR_JOBS)
-        remedy = "or give --python-bin, a Python of the nodes' own"
-        return run_python(["-m", "mapreduce.jobs.python_archive", "--check"], ARCHIVE_TIMEOUT_S, remedy)
+        raise Skipped("a job packs this Python for its tasks; give --python-bin to check one of the nodes' own")
     python = shutil.which(context.python_bin)
     if python is None:
         raise EnvironmentFailure(f"--python-bin {context.python_bin}: no such program; give its path on the nodes")

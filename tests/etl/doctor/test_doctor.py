@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 
 from etl.doctor.check import run
 from etl.errors import EnvironmentFailure
-from mapreduce.jobs.python_archive import SITE, check
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.processes import Process
@@ -138,28 +136,6 @@ def test_a_python_of_the_nodes_own() -> None:
     base = os.path.realpath(sys.executable)
     found = diagnosed(3, "--only", "tasks", "--python-bin", base)
     assert "failed (ModuleNotFoundError" in failures(found)["imports"]
-
-
-@pytest.mark.integration
-def test_the_packed_python_is_tried_unpacked(tmp_path: Path) -> None:
-    """Archives of a link to this Python and of empty modules."""
-    archive, jobs, own = tmp_path / "python.tar.gz", tmp_path / "mapreduce", tmp_path / "pyvenv.cfg"
-    jobs.mkdir()
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    own.write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
-    for module in ("normalize.py", "shard.py"):
-        (jobs / module).touch()
-        with tarfile.open(archive, "w:gz") as tar:
-            tar.add(tmp_path / "python", "bin/python")
-            tar.add(own, own.name)
-            tar.add(jobs, f"{SITE}/mapreduce")
-        if module == "normalize.py":
-            with pytest.raises(EnvironmentFailure, match=r"No module named 'mapreduce.shard'"):
-                check(archive)
-    assert check(archive).endswith(f"imports the jobs; every node needs {os.path.realpath(sys.executable)}")
-    archive.write_bytes(b"no archive")
-    with pytest.raises(EnvironmentFailure, match="does not work"):
-        check(archive)
 
 
 @pytest.mark.integration
