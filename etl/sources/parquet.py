@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import ClassVar, cast
 
 import pyarrow as pa
@@ -125,16 +125,16 @@ class _File:
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file. It is read from the front again for a row before the last one."""
-        for run in _forward(images):
-            if self.place.info().mtime_ns != self.version:
-                raise self._changed()
-            cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in run])
-            for image in run:
-                data = next(cells, None)
-                if data is None or len(data) != image.size_bytes:
-                    raise self._changed()
-                yield data
+        """The bytes of these images of this file, in the order of their rows."""
+        changed = DataError(f"{self.place} changed while it was read; run again when nobody writes there")
+        if self.place.info().mtime_ns != self.version:
+            raise changed
+        cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in images])
+        for image in images:
+            data = next(cells, None)
+            if data is None or len(data) != image.size_bytes:
+                raise changed
+            yield data
 
     def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
         """The rows of a batch, which follow `rows`."""
@@ -173,15 +173,6 @@ class _File:
                 " correct it, or leave the row out"
             )
         return names[int(label)]
-
-    def _changed(self) -> DataError:
-        return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
-
-
-def _forward(images: Sequence[SourceImage]) -> Iterator[Sequence[SourceImage]]:
-    """Split ``images`` into runs of ascending rows."""
-    ends = [number for number, (one, other) in enumerate(pairwise(images), 1) if other.position < one.position]
-    return (images[start:end] for start, end in pairwise([0, *ends, len(images)]))
 
 
 def _texts(values: pa.Array) -> list[str | None]:

@@ -10,7 +10,7 @@ from etl.images.containers.png import MAX_CHUNKS
 from etl.images.header import Header, is_maybe_plain, read_header
 from etl.images.normalize import normalize_image
 from etl.images.result import Normalized, Reason, Reject
-from tests.lib.pictures.base import content, save
+from tests.lib.pictures.base import HEIGHT, WIDTH, content, save
 from tests.lib.pictures.jpeg import inserted, segment
 from tests.lib.pictures.png import SIGNATURE, chunk, chunks
 
@@ -50,6 +50,12 @@ def test_a_header_without_end_is_a_reject(make: Callable[[], bytes], reason: Rea
 )
 def test_more_than_any_program_writes_is_still_good(make: Callable[[], bytes]) -> None:
     assert isinstance(normalize_image(make(), NormalizeConfig(8, 8)), Normalized)
+
+
+def test_arithmetic_coding_is_left_to_the_worker() -> None:
+    found = read_header(JPEG.replace(b"\xff\xc0", b"\xff\xc9"))  # SOF9; no program at hand writes it
+    assert isinstance(found, Header)
+    assert (found.width, found.height, found.components, found.is_plain) == (WIDTH, HEIGHT, 3, False)
 
 
 @pytest.mark.parametrize("data", [b"P6 2 # a comment\n2 255\n" + bytes(12), b"P3 1 1 255\n1 2 3\n"])

@@ -210,9 +210,18 @@ def other_pictures() -> Iterator[Picture]:
     premultiplied = translucent[: defined + 20] + b"\0\2" + translucent[defined + 22 :]
     reordered = translucent[:defined] + b"".join(order) + translucent[defined + 24 :]
     space = whole.index(b"colr") + 7
-    declared_gray = whole[:space] + struct.pack(">I", 17) + whole[space + 4 :]
-    files = {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
-    files["jpeg2000-rgb-declared-gray"] = declared_gray
+    files = {
+        f"jpeg2000-space-{number}": whole[:space] + struct.pack(">I", number) + whole[space + 4 :]
+        for number in (14, 17)  # CIELab, and gray of three components
+    }
+    files |= {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
+    few_bits = bytearray(save(COLORS // 16, "JPEG2000", no_jp2=True))
+    few_bits[42] = 3  # of the first component 4 bits, of the others 8
+    files["jpeg2000-mixed-bits"] = bytes(few_bits)
+    header, color = whole.index(b"jp2h") - 4, whole.index(b"colr") - 4
+    size = struct.pack(">I", int.from_bytes(whole[header : header + 4]) + 17)
+    colors = struct.pack(">I4sHBBBBBBB", 17, b"pclr", 1, 3, 7, 7, 7, 230, 40, 30)  # one, of three columns of 8 bits
+    files["jpeg2000-palette"] = whole[:header] + size + whole[header + 4 : color] + colors + whole[color:]
     yield from rejects(files, "unsupported")
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}
     brand = files["avif-4:2:0"]

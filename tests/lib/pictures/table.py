@@ -106,6 +106,7 @@ def _cut(whole: Mapping[str, bytes]) -> Iterator[Picture]:
         yield from rejects({f"{name}-{n}-of-4": whole[name][: len(whole[name]) * n // 4] for name, n in each}, *reasons)
     parts = segments(whole["jpeg-420"])
     files = {"jpeg-without-scan": b"".join(parts[:-1]), "jpeg-without-data": b"".join(parts[:-1]) + parts[-1][:14]}
+    files["jpeg-without-end"] = whole["jpeg-420"][:-2]
     sizes = {"png-rgb": 33, "bmp-24": 54, "webp-lossy": 30, "ppm": 13}
     files |= {f"{name}-header-only": whole[name][:size] for name, size in sizes.items()}
     yield from rejects(files, "truncated")
