@@ -52,9 +52,11 @@ class Context:
 
     @property
     def is_on_hdfs(self) -> bool:
+        """True if the place is one of HDFS."""
         return self.uri.lower().startswith("hdfs:")
 
     def has_passed(self, name: str) -> bool:
+        """True if the check of this name was run and did not fail."""
         return self.states.get(name) in (OK, WARNING)
 
 

@@ -30,15 +30,18 @@ class Application:
 
     @classmethod
     def from_json(cls, app: dict[str, Any]) -> "Application":
+        """Read the ResourceManager's description of an application."""
         diagnostics = " ".join(str(app.get("diagnostics", "")).split())
         return cls(app["id"], app["state"], app["finalStatus"], app.get("progress", 0.0), diagnostics, app["queue"])
 
     @property
     def ended(self) -> bool:
+        """True if it runs no more."""
         return self.state in ENDED
 
     @property
     def succeeded(self) -> bool:
+        """True if it reported success."""
         return self.final_status == "SUCCEEDED"
 
 
@@ -92,6 +95,7 @@ class ResourceManager:
         return tuple(sorted(_leaf_queues(scheduler))) if "queues" in scheduler else ()
 
     def metrics(self) -> dict[str, Any]:
+        """Return counts of nodes and memory. Raises EnvironmentFailure if no ResourceManager answers."""
         return self._get("/ws/v1/cluster/metrics")["clusterMetrics"]
 
     def tagged(self, tag: str) -> list[Application]:
@@ -101,6 +105,7 @@ class ResourceManager:
         return [each for each in map(Application.from_json, ordered) if not each.ended]
 
     def application(self, application: str) -> Application:
+        """Return an application by its id. Raises EnvironmentFailure if it is not known."""
         return Application.from_json(self._get(f"/ws/v1/cluster/apps/{application}")["app"])
 
     def kill(self, application: str) -> None:

@@ -50,6 +50,7 @@ class RecordFile:
 
     @property
     def records(self) -> int:
+        """Return the number of records that the marker states."""
         return int(self.entry["records"])
 
     def rows(self, columns: list[str] | None = None, start: int = 0, stop: int | None = None) -> pa.Table:

@@ -60,6 +60,7 @@ class ArchiveSource:
         reject_duplicates(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
 
     def large_files(self) -> list[LargeFile]:
+        """Return the archives. Raises NotInPlaceError if one is compressed."""
         for archive in self._archives:
             if archive.is_compressed:
                 raise NotInPlaceError(f"{archive.file} is compressed")

@@ -100,9 +100,11 @@ class ListSource:
         ]
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._places[image.position[0]], image)
 

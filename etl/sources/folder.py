@@ -1,6 +1,5 @@
 """A folder with a folder per class; how folders and symbolic links in them are walked, and files of images are read."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
@@ -61,9 +60,11 @@ class FolderSource:
         )
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._place / image.key, image)
 
@@ -170,7 +171,6 @@ class Links:
     def __init__(self, source: Place, are_followed: bool) -> None:
         self._source, self._are_followed = source, are_followed
         self._inside = _folder(source.real_path)
-        self._real_folders: dict[str, str] = {}
 
     def check(self, link: Place) -> None:
         """Raise UsageError if a link leads out of the source."""
@@ -178,14 +178,8 @@ class Links:
 
     def check_listed(self, file: Place, where: str) -> None:
         """Raise UsageError if a path that a list has begins in the folder of the list, and a link leads it out."""
-        if file.filesystem.scheme != "file" or not file.path.startswith(_folder(self._source.path)):
-            return
-        folder = file.parent
-        if folder.path not in self._real_folders:
-            self._real_folders[folder.path] = _folder(folder.real_path)
-        is_link = os.path.islink(file.path)
-        target = file.real_path if is_link else f"{self._real_folders[folder.path]}{file.name}"
-        self._require_inside(target, f"{where}: {file}")
+        if file.filesystem.scheme == "file" and file.path.startswith(_folder(self._source.path)):
+            self._require_inside(file.real_path, f"{where}: {file}")
 
     def _require_inside(self, target: str, what: str) -> None:
         if not (self._are_followed or _folder(target).startswith(self._inside)):

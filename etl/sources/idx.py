@@ -71,9 +71,11 @@ class IdxSource:
             log("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are arrays")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """Return PGM or PPM files of the images."""
         for image in images:
             stem, _, name = image.key.rpartition("/")
             yield self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()

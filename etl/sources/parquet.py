@@ -83,9 +83,11 @@ class ParquetSource:
         return f"row {row} of {self._files[file].place}"
 
     def large_files(self) -> list[LargeFile]:
+        """Return the files, with the path of the column of images."""
         return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """Read as `Source` requires."""
         for number, run in groupby(images, key=lambda image: image.position[0]):
             yield from self._files[number].read(list(run))
 

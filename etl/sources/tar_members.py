@@ -80,6 +80,7 @@ class DecompressedFile(ByteRange):
         return str(self.place)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -141,6 +142,7 @@ class InnerArchive(ByteRange):
         return f"{self._member.name[:200]!r} in {self._outer}"
 
     def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the member, fewer at its end."""
         return self._outer.read(self._member.offset + offset, max(0, min(size, self._member.size - offset)))
 
 

@@ -96,6 +96,7 @@ def _is_in_order(image: Image.Image, defined: bytes) -> bool:
 
 
 def component_count(data: bytes) -> int:
+    """Return the number of components that the codestream states."""
     start = data.find(_CODESTREAM) + _CSIZ
     return int.from_bytes(data[start : start + 2])
 
