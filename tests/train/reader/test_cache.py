@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -214,20 +215,11 @@ def test_a_failing_folder_is_reported_once(
 
 
 def test_a_full_disk_is_reported_once(
-    originals: Place,
-    make_cache: CacheMaker,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache = make_cache(10)
     cache.fetch(originals, SLICES[0])
-
-    def no_space(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", no_space)
+    with mock.patch("os.write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         cache.fetch_ahead(originals, SLICES)
         assert cache._thread is not None
         cache._thread.join()
