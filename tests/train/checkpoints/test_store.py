@@ -338,12 +338,6 @@ def newest_of(place: Place, attempts: Place) -> tuple[int, int, float | None]:
     return step, seed, open_checkpoint(place, step).marker["score"]
 
 
-def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 10)
-    with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
-        store.amend(place, attempts, 20, {})
-
-
 scores_by_step = st.dictionaries(
     st.integers(0, 1000), st.none() | st.floats(allow_nan=True) | st.sampled_from([0.1, 0.2]), max_size=12
 )
