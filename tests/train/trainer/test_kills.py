@@ -26,7 +26,6 @@ pytestmark = pytest.mark.integration
 SCRIPT, RESUME_STEPS = "tests/lib/ranks/rank_failures.py", "tests/lib/ranks/resume_steps.py"
 RANKS, EPOCHS, LAST_STEP = 4, 2, 10
 ENDS_WITHIN_S = 60.0
-SHORT_TIMEOUT_S, DEFAULT_TIMEOUT_S = 9.0, 45.0
 
 # as in resume_steps.py
 MODEL = ("--model", "tests.lib.ranks.tiny:tiny", "--batch", BATCH, "--lr", 0.04, "--augment", "crop,flip")
@@ -60,12 +59,12 @@ SAMPLE = [RankFailure(CHECKPOINT), RankFailure(EVALUATION)]
 OTHERS = [RankFailure(FIRST), RankFailure(MIDDLE, 3), RankFailure(CHECKPOINT, 2)]
 
 
-def run_failing(failure: RankFailure, root: str, folder: Path, timeout_s: float, **variables: str) -> list[str]:
+def run_failing(failure: RankFailure, root: str, folder: Path, **variables: str) -> list[str]:
     """Have a run fail. All its processes are gone 60 s after it was hit. Returns its lines of errors."""
     name, mark = str(failure), f"{folder}/{failure}"
     hit, log = folder / f"{name}.hit", folder / f"{name}.log"
     variables |= {"FAILURE_MOMENT": failure.moment, "FAILING_RANK": str(failure.rank), "FAILURE_FILE": str(hit)}
-    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name, "--stall-timeout", timeout_s)
+    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name)
     with started(*words, log=log, MARK=mark, **variables) as running:
         wait_until(hit.exists, running)
         deadline = time.monotonic() + ENDS_WITHIN_S
@@ -135,8 +134,7 @@ def require_as_whole(run: Path, root: Path) -> None:
 @pytest.mark.parametrize("failures", [SAMPLE, pytest.param(OTHERS, marks=pytest.mark.chaos)], ids=["sample", "others"])
 def test_all_end_in_one_line_that_names_the_rank_and_go_on_exactly(failures: list[RankFailure], root: Path) -> None:
     for failure in failures:
-        timeout_s = SHORT_TIMEOUT_S if failures is SAMPLE else DEFAULT_TIMEOUT_S
-        lines = run_failing(failure, str(root), root, timeout_s)
+        lines = run_failing(failure, str(root), root)
         assert len(lines) == 1, lines
         assert re.fullmatch(LINE.format(rank=failure.rank, **failure.place), lines[0]), lines
         require_no_half(failure, open_place(str(root / "runs" / str(failure))))
@@ -153,7 +151,7 @@ def test_all_end_where_hdfs_is_gone(
     uri = put(hadoop_alone, root / "slices")
     failure = RankFailure(CHECKPOINT)
     namenode = str(hadoop_alone.pid("namenode"))
-    lines = run_failing(failure, uri, tmp_path, DEFAULT_TIMEOUT_S, FAILURE_NAMENODE=namenode, TMPDIR=str(tmp_path))
+    lines = run_failing(failure, uri, tmp_path, FAILURE_NAMENODE=namenode, TMPDIR=str(tmp_path))
     run_folder = open_place(uri) / "runs" / str(failure)
     unreachable = r"error: rank \d on \S+, .*cannot reach the NameNode of "
     assert all(re.search(unreachable, line) for line in lines), lines

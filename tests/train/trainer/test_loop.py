@@ -15,7 +15,7 @@ from etl.stages.lease import Lease
 from etl.stages.names import WORK_FOLDER
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
-from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, succeeded
+from tests.lib.commands import Finished, contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
 from tests.lib.ranks.running import FINISHED, checkpoints_of
@@ -25,11 +25,6 @@ from train.checkpoints import store
 from train.checkpoints.store import name_of
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
-
-TRAIN = REPOSITORY / "train/main.py"
-# each rank in a folder of its own, which is first of where Python looks for packages
-APART = 'cd "$0/$HOROVOD_RANK" && PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$@"'
-HERE = "/proc/self/cwd/digits"  # the same text on each rank, and a place of its own
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +65,6 @@ def resume(made: TrainedRun, *words: object) -> Finished:
 def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, root: Path) -> None:
     failed(train_here("--data", root, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
     assert [path.name for path in root.iterdir()] == ["slices"]
-
-
-@pytest.mark.integration
-def test_ranks_with_other_slices_end_together(few: Path, tmp_path: Path) -> None:
-    """Real ranks, each with slices of its own."""
-    for rank in "01":
-        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
-    manifest = tmp_path / "1/digits/slices/few/manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")
-    outcome = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
-    assert outcome.returncode != 0
-    lines = [each for each in (outcome.stdout + outcome.stderr).splitlines() if "ringslice: error:" in each]
-    assert len(lines) == 1, outcome.stderr
-    assert " sees other slices (" in lines[0]
-    assert "Exit code: 2" in outcome.stderr, outcome.stderr
-    assert ">:Traceback" not in outcome.stderr, outcome.stderr  # horovodrun has one of its own
-    assert not list(tmp_path.rglob("runs"))
 
 
 def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
