@@ -88,6 +88,7 @@ def changed(rank: int, **fields: object) -> list[Beat]:
         (changed(2, generation=-1, count=99), {}, [2]),  # it has not come back into the ring
         (changed(2), {}, []),  # the step is slow everywhere
         (IDLE, {}, [0, 1, 2, 3]),  # so is the storage
+        ([replace(each, count=each.rank // 2) for each in IDLE], {}, [0, 1]),
         ([replace(each, alone=True, phase=STEPPING) for each in IDLE], {}, []),
     ],
 )
