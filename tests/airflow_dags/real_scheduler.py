@@ -197,7 +197,7 @@ def _start_service(airflow: Airflow, name: str, log: Path, variables: Mapping[st
 
 def _postgres_data() -> str:
     """A new data folder, outside of pytest's folders, which are closed to the user of PostgreSQL."""
-    data = mkdtemp(prefix="ringslice-postgres-")
+    data = mkdtemp(prefix="ringslice-postgres-", dir="/tmp")  # not $TMPDIR, which is one of pytest's
     if os.getuid() == 0:
         shutil.chown(data, "postgres", "postgres")
     initdb = [*_postgres_program("initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]
