@@ -76,7 +76,7 @@ class Scheduler:
             with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"]
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(), ""
+            return error.code, error.read().decode(), error.headers["Content-Security-Policy"] or ""
 
     def pause(self, dag: str, is_paused: bool = True) -> None:
         self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": is_paused})
