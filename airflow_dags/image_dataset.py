@@ -77,9 +77,7 @@ with DAG(
 ) as dag:
     ingest = stage("ingest", "Packs the images into tar files under `ROOT/raw`.", OVERWRITE, arguments=[FROM, ROOT])
     normalize = stage(
-        "normalize",
-        "Decodes and resizes the images, as an mrjob job. Unusable ones are kept apart, with a reason.",
-        *(OVERWRITE, RUNNER, option("size")),
+        "normalize", "Decodes and resizes the images. Unusable ones are kept apart.", OVERWRITE, RUNNER, option("size")
     )
     shard = stage(
         "shard",
@@ -88,7 +86,7 @@ with DAG(
     )
     verify = stage("verify", "Reads every byte of the slices, as an mrjob job, and checks them.", RUNNER, NAMED)
 
-    @task(retries=0, doc_md="Fails if the numbers of the stages exceed the limits among the params.")
+    @task(doc_md="Fails if the numbers of the stages exceed the limits among the params.")
     def check_quality(params: dict[str, Any], ti: Any) -> None:
         summaries = {name: ti.xcom_pull(task_ids=name) for name in ("ingest", "normalize", "shard", "verify")}
         if missing := [name for name, summary in summaries.items() if not summary]:

@@ -16,10 +16,9 @@ sys.path.append(str(Path(__file__).resolve().parent))
 import ringslice_airflow as ringslice
 from ringslice_airflow import RingsliceOperator, number, option, text
 
-OWN_OPTIONS = "data|name|run|resume|json"  # of plan_runs
 CANDIDATE = {
     "type": "object",
-    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
+    "propertyNames": {"pattern": f"^(?!(data|name|run|resume|json)$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
     "maxProperties": 50,
     "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
 }
@@ -64,7 +63,7 @@ with DAG(
     **ringslice.DAG_OPTIONS,
 ) as dag:
 
-    @task(retries=0, doc_md="Names the runs, on the newest event's slices or those of the params.")
+    @task(doc_md="Names the runs, on the newest event's slices or those of the params.")
     def plan(**context: Any) -> list[dict[str, Any]]:
         ringslice.require_declared(context)
         found = context["triggering_asset_events"].get(ringslice.DATASET, ())
