@@ -23,18 +23,19 @@ CANDIDATE = {
     "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
 }
 
+PROMOTION, MORE = {"section": "Promotion"}, {"section": "More"}
 PARAMS = {
-    "root": text(f"{ringslice.DATA}/nightly", "Of the dataset. A run that an event started takes the event's."),
-    "name": text(None, "Of the slices; as root. Empty: the newest finished ones.", ringslice.FOLDER_NAME),
-    "run": text(None, "Of training; one that is there is resumed. Empty: airflow-ID.", ringslice.FOLDER_NAME),
-    "ranks": number(2, "Ranks, workers or replicas of each candidate.", minimum=1),
+    "root": text(f"{ringslice.DATA}/nightly", "Where the dataset is. A run that an event started takes the event's."),
     "candidates": Param(
         [{"model": "cnn", "epochs": 10}],
-        "Each trains with its own options of ringslice train, such as model, recipe, strategy, epochs and batch.",
+        "Each is trained by its own options of ringslice train: model, recipe, strategy, epochs, batch and others.",
         **{"type": "array", "minItems": 1, "maxItems": 100, "items": CANDIDATE},
     ),
-    "min_accuracy": number(0, "Fail if the best candidate has less on the test split.", "number"),
-    "max_class_drop": number(0.1, "The champion stays if a class would lose more of its accuracy.", "number"),
+    "ranks": number(2, "Ranks, workers or replicas of each candidate.", minimum=1),
+    "min_accuracy": number(0, "Fail if the best candidate has less on the test split.", "number", **PROMOTION),
+    "max_class_drop": number(0.1, "Keep the champion if a class loses more of its accuracy.", "number", **PROMOTION),
+    "name": text(None, "Name of the slices, as root. Empty: the newest finished ones.", ringslice.FOLDER_NAME, **MORE),
+    "run": text(None, "Name of the run, resumed if it exists. Empty: airflow-ID.", ringslice.FOLDER_NAME, **MORE),
 }
 
 
