@@ -98,6 +98,7 @@ def convolved(inputs: int, filters: int, size: int, stride: int = 1) -> nn.Conv2
 
 
 def normalised(channels: int) -> nn.BatchNorm2d:
+    """A batch norm of ResNet-50's, of so many channels."""
     return nn.BatchNorm2d(channels, RESNET_EPSILON, BATCH_NORM_MOMENTUM)
 
 
