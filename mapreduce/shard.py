@@ -67,10 +67,12 @@ class Shard(StageJob):
 
     @property
     def transport(self) -> Transport:
+        """In a task: the form in which examples are sent."""
         return TRANSPORTS[self.job["transport"]]
 
     @property
     def sends_raw_pairs(self) -> bool:
+        """In a task: True if lengths and bytes are sent, not lines."""
         return bool(self.job["transport"] == RECORDS)
 
     def sort_values(self) -> bool:

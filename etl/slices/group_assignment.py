@@ -51,6 +51,7 @@ class GroupConflict(DataError):
 
     @classmethod
     def of(cls, images: Images, assigned: Assigned, numbers: Integers, column: str) -> Self:
+        """The conflict of the images at these places; ``column`` is the one that they are grouped by."""
         keys = images.keys.take(numbers).to_pylist()
         named = [
             f"{key} ({SPLIT_NAMES[assigned.splits[number]]}, {column} {images.group_names[group]!r} in"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from etl.errors import UsageError
 from etl.formats import schemas
-from etl.stages.entries import Entry, EntryTable
+from etl.stages.marker import Entry, EntryTable
 from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS, VERIFIED_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
@@ -49,10 +49,12 @@ PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
 
 
 def raw_stage(root: Place) -> Stage:
+    """The stage ``ingest``: ``ROOT/raw``."""
     return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), entries=PACKS)
 
 
 def normalized_stage(root: Place) -> Stage:
+    """The stage ``normalize``: ``ROOT/normalized``."""
     hint = "use another place, where only limits are looser --retry-rejects"
     place = root / "normalized"
     return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), PARTS)

@@ -10,8 +10,7 @@ import pyarrow as pa
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables
 from etl.normalized.erased import erased_config
-from etl.normalized.live_rows import count_live_images
-from etl.normalized.parts import pack_of
+from etl.normalized.parts import count_live_images, pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.lineage import FIRST, ParentSlices
