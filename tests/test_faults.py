@@ -16,6 +16,7 @@ from PIL import Image
 from etl.errors import RingsliceError
 from etl.slices.prune import prune
 from etl.slices.prune_runs import KeptRuns
+from etl.stages.champion import publish_champions, read_champions
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
@@ -65,6 +66,14 @@ def add_runs(_: Path, root: Path) -> None:
 
 def prune_all_but_one(_: Path, root: Path) -> None:
     prune(open_place(str(root)), keep=1, runs=KeptRuns(1, "night-"))
+
+
+def promote(name: str) -> Run:
+    def run(_: Path, root: Path) -> None:
+        place = open_place(str(root))
+        publish_champions(place, read_champions(place), [{"run": name}])
+
+    return run
 
 
 def damage(_: Path, root: Path) -> None:
@@ -149,6 +158,12 @@ def require_slices_and_runs(stopped: Stopped, root: Path) -> None:
         assert files == contents(stopped.before / "runs" / run.name), run.name
 
 
+def require_a_champion(stopped: Stopped, root: Path) -> None:
+    """The record has the champion before or the one after."""
+    del stopped
+    assert read_champions(open_place(str(root)))[0]["run"] in ("first", "second")
+
+
 def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
     """No file has other bytes than it had, damaged, or will have."""
     damaged = contents(stopped.before)
@@ -182,6 +197,7 @@ WORKS = {
     "prune": Work(prune_all_but_one, (*TWO_NIGHTS, add_runs), require_slices_and_runs),
     # which deletes the erased images from earlier generations too
     "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),
+    "promote": Work(promote("second"), (promote("first"),), require_a_champion),
 }
 
 

@@ -211,18 +211,6 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     assert verify(root, "--every-stage") == (set(), "")
 
 
-def test_retry_before_and_after_the_next_ingest_give_the_same(root: Path, source: Path, tmp_path: Path) -> None:
-    night, other = write_source(shutil.copytree(source, tmp_path / "source"), 1), shutil.copytree(root, tmp_path / "2")
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    ingest_here(night, root, pack_size="5.5KB")
-    ingest_here(night, other, pack_size="5.5KB")
-    normalize_here(other, *WORDS, *LOOSE, RETRY)
-    for each in (root, other):
-        normalize_here(each, *WORDS, *LOOSE)
-        require_nothing_is_lost(each)
-    assert contents(root / "normalized", "run.json") == contents(other / "normalized", "run.json")
-
-
 @pytest.mark.integration
 def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
     halves = ("--workers", "1", "--split", "train=0.5,test=0.5")
@@ -249,16 +237,6 @@ def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -
     named = {f"{part['part']}{end}" for part in parts_of(root).values() for end in (".tfrecord", ".parquet")}
     assert {path.name for path in (root / "normalized/parts").iterdir()} == named
     assert verify(root, "--name", "new", "--every-stage") == (set(), "")
-
-
-def test_damage_of_a_pack_is_reported_and_changes_nothing(root: Path) -> None:
-    flip_bit(root / "raw/packs/pack-00000.tar", 700)
-    before = {file for file in contents(root) if "_work" not in file}
-    refused(Normalize, 1, "pack-00000.tar is damaged", root, *WORDS, *LOOSEST, RETRY)
-    assert {file for file in contents(root) if "_work" not in file} == before
-    flip_bit(root / "raw/packs/pack-00000.tar", 700)
-    normalize_here(root, *WORDS, *LOOSEST, RETRY)
-    require_nothing_is_lost(root)
 
 
 def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
