@@ -139,19 +139,19 @@ def prune(root: str, keep: int | None, keep_runs: int | None, *, run_prefix: str
     run_prune(open_place(root), least, dry_run, KeptRuns(keep_runs, run_prefix) if keep_runs else None).show(json)
 
 
-@cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt --slices")
+@cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt")
 @root_argument
 @config_option
 @add_options(*RUNNER_OPTIONS)
 @click.option("--keys", metavar="FILE", help="A text file of the keys of the images to erase, one on each line.")
-@click.option("--slices", is_flag=True, help="Also rebuild all slices that contain one of these images.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be erased.")
 @add_options(JSON, *_JOB_OPTIONS)
-def erase(root: str, keys: str | None, *, slices: bool, dry_run: bool, json: bool, **cluster: Any) -> None:
-    """Delete images by key, with all of the same content, from raw and normalized; with --slices from slices too.
+def erase(root: str, keys: str | None, *, dry_run: bool, json: bool, **cluster: Any) -> None:
+    """Delete images by key, with all of the same content, from raw and normalized; list the slices that contain them.
 
-    Packs and parts with these images are rebuilt, and no earlier generation keeps them. Without --slices, slices with
-    these images are listed, and the exit status is 1. Delete the images in their source as well.
+    Packs and parts with these images are rebuilt, and no earlier generation keeps them. While there are slices with
+    these images, the exit status is 1: make others by the commands that are printed, delete the old ones, and run this
+    again. Delete the images in their source as well.
     """
     if keys is None:
         raise UsageError("give --keys FILE: a text file of the keys of the images to erase, one on each line")
@@ -159,9 +159,9 @@ def erase(root: str, keys: str | None, *, slices: bool, dry_run: bool, json: boo
     def run_job(stage: str, values: Mapping[str, Any]) -> None:
         _run_job(stage, root, {**cluster, **values}, lambda summary: None)
 
-    summary = run_erase(open_place(root), open_place(keys), run_job, slices=slices, dry_run=dry_run)
+    summary = run_erase(open_place(root), open_place(keys), run_job, dry_run=dry_run)
     summary.show(json)
-    require_clean(summary)
+    require_clean(open_place(root), open_place(keys), summary)
 
 
 @cli.command(epilog="Example: ringslice report data/flowers/runs/horovod data/flowers/runs/ddp -o strategies.html")

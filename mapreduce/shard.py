@@ -19,7 +19,7 @@ from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
+from etl.slices.lineage import find_parent, lineage_of
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
@@ -27,10 +27,9 @@ from etl.slices.plan import (
     assign_rows,
     is_done_before,
     make_plan,
-    recorded_options,
 )
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
-from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
+from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
 from etl.stages.stage import Stage
@@ -137,21 +136,18 @@ class Shard(StageJob):
         yield name, records
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
-        stage = (rebuilt_stage if values.get("recorded_options") else slices_stage)(self.root, values["name"])
-        is_done = self._shard(TaskRunner(self, stage, values), self.root, dict(values))
+        stage = slices_stage(self.root, values["name"])
+        is_done = self._shard(TaskRunner(self, stage, values), self.root, values)
         show(_summary(stage, is_done))
 
-    def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
+    def _shard(self, tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
         """Plan, write and commit the slices; returns whether that was done before."""
         stage, overwrite = tasks.stage, bool(values.get("overwrite"))
         normalized = normalized_stage(root).read_generation()
-        values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
         if not overwrite and is_done_before(stage, values, normalized.fingerprint):
             return True
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)
-        if values.get("recorded_options") and parent:
-            lineage = lineage_in_place(root, parent)
         plan = make_plan(root, values, normalized, parent)
         identity = {"config": plan.config.to_json(), "input": normalized.fingerprint}
         if (run := stage.begin(identity, overwrite=overwrite)) is None:

@@ -31,9 +31,8 @@ from etl.slices.history import RETIRED_TABLES, SplitHistory, find, split_numbers
 from etl.slices.images import COLUMNS, Rules
 from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, ParentSlices
-from etl.slices.manifest import TABLES, read_manifest
+from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import Known, SplitAssignment, assign_splits
-from etl.stages.layout import slices_stage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes
@@ -97,7 +96,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
         mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
         replace_bytes(file, file.parent, f"{mark}{keys}".encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
-    if listed and not values.get("recorded_options"):
+    if listed:
         _report_unknown(listed, values["remove"], parent, plan.assignment)
     if plan.assignment and (number := plan.assignment.known.disagreeing):
         log(
@@ -112,12 +111,6 @@ def option_values_of(config: ShardConfig) -> dict[str, Any]:
     """The option values that slices of this ``config`` were made with, but for --splits-from and --remove."""
     values = {name: getattr(config, name) for name in _NAMES_OF_CONFIG}
     return values | {"split": SOURCE_SPLIT if config.split is None else config.split, "slices": config.slices["train"]}
-
-
-def recorded_options(root: Place, name: str) -> dict[str, Any]:
-    """The option values that finished slices were made with; splits are those that they have."""
-    config = ShardConfig.from_json(read_manifest(slices_stage(root, name))["config"])
-    return option_values_of(config) | {"splits_from": name}
 
 
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
@@ -164,11 +157,9 @@ def plan_slices(
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
     size_bytes, records = (sum(normalized.entries.column(name)) for name in ("bytes", "records"))
-    sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
-    if values.get("recorded_options"):  # there may be fewer images than there were
-        wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
     size_bytes = size_bytes * int(total.sum()) // max(records, 1)
-    config = replace(config, slices=resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"]))
+    number = values["workers"], values["slices"], values["slice_size"]
+    config = replace(config, slices=resolve_slices(split_sizes(total), size_bytes, *number))
     is_stratified = config.partition == "stratified"
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
     retired = {name: TABLES[name].empty_table() for name in RETIRED_TABLES}

@@ -19,8 +19,6 @@ VERIFICATION_FORMAT = "ringslice.verification/1"
 
 ERASED_FORMAT = "ringslice.erased/1"
 
-OLD_SLICES_FOLDER = "old"  # in the work folder of an erasure: slices that are being replaced
-
 
 def is_root(place: Place) -> bool:
     """Whether a stage, or a run, has left anything below ``place``."""
@@ -94,11 +92,6 @@ def verification_stage_in(folder: Place) -> Stage:
 def erasure_stage(root: Place) -> Stage:
     """What was erased below ``root``; it is never finished, and is leased while `ringslice erase` is at work."""
     return Stage("erase", root / ERASED_FOLDER, "images.parquet", ERASED_FORMAT)
-
-
-def rebuilt_stage(root: Place, name: str) -> Stage:
-    """The slices that are to replace those called ``name``, while they are rebuilt without erased images."""
-    return slices_stage_in(erasure_stage(root).work / "slices" / name)
 
 
 def is_folder_name(name: str) -> bool:
