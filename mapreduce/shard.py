@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
@@ -174,9 +173,7 @@ class Shard(StageJob):
         """The work of writing the slices that are missing; writes the table of assignments that the tasks read."""
         folder, work, root, normalized = run.folder, run.work, self.root, plan.normalized
         todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
-        if plan.assignment:
-            tables = plan.assignment.tables()
-            parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
+        plan.write_assignment(work / ASSIGNMENTS_FILE, run.staging)
         transport = choose_transport(root, self.options.runner)
         size = sum(normalized.entries.column("bytes"))
         records = sum(records for _, _, records in slices)

@@ -6,7 +6,7 @@ so an erasure that was stopped goes on when the command is run again.
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,8 +23,7 @@ from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stag
 from etl.stages.run import Run
 from etl.stages.summary import Summary
 from etl.storage.place import Place
-
-MAX_NAMED = 10
+from etl.values import MAX_NAMED, name_some
 
 RunJob = Callable[[str, Mapping[str, Any]], None]
 
@@ -106,7 +105,7 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, An
 def _refuse(root: Place, found: Found, listed: Place) -> None:
     """Raise UsageError for what cannot be erased, before anything is changed."""
     if not found.rows:
-        few = f"none of its {len(found.keys)} keys is known in {root}: {_few(found.unknown)}"
+        few = f"none of its {len(found.keys)} keys is known in {root}: {name_some(list(map(repr, found.unknown)))}"
         raise UsageError(f"--keys {listed}: {few}; give keys as image lists and examples.parquet have them")
     raw, normalized = raw_stage(root), normalized_stage(root)
     if not raw.marker.exists():
@@ -128,11 +127,6 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         raise UsageError(
             f"{normalized.folder} was made from other packs than {raw.folder} has; run: ringslice normalize --overwrite"
         )
-
-
-def _few(names: Sequence[str]) -> str:
-    few = ", ".join(map(repr, names[:MAX_NAMED]))
-    return few + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
 
 def _summary(

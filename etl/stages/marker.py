@@ -9,7 +9,6 @@ by its fingerprint: what was made from it still finds it.
 """
 
 import hashlib
-import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -164,13 +163,7 @@ class Generation:
     def read(cls, place: Place, folder: Place, table: EntryTable | None = None) -> "Generation":
         """The marker in this file. Raises DataError if it cannot be parsed."""
         data = place.read_bytes()
-        try:
-            marker = json.loads(data)
-            if not isinstance(marker, dict):
-                raise ValueError("it is not an object")
-            return cls(marker, fingerprint_of(data), folder, table)
-        except ValueError as error:
-            raise DataError(f"{place} is not JSON ({error}); it was damaged or written by something else") from None
+        return cls(place.parse_json(data), fingerprint_of(data), folder, table)
 
     @cached_property
     def entries(self) -> Entries:

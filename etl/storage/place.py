@@ -104,9 +104,12 @@ class Place:
 
     def read_json(self) -> dict[str, Any]:
         """The JSON object in this file. Raises DataError if it is not one."""
+        return self.parse_json(self.read_bytes())
+
+    def parse_json(self, data: bytes) -> dict[str, Any]:
+        """The JSON object that is ``data``, the content of this file. Raises DataError if it is not one."""
         try:
-            text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
-            if not isinstance(found := json.loads(text), dict):
+            if not isinstance(found := json.loads(data), dict):
                 raise ValueError(f"it is {type(found).__name__}, not an object")
             return found
         except ValueError as error:

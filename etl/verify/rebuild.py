@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
 from etl.formats.records import read_records
 from etl.normalized.parts import live_rows, read_rows, records_place
 from etl.raw.removed import Removed
@@ -47,14 +47,12 @@ def planned_keys(target: Target, names: Sequence[str], staging: Place) -> Iterat
 
     Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
     """
-    plan, assignments = target.plan_again(), staging / ASSIGNMENTS_FILE
-    assignments.delete()
-    if plan.assignment:
-        parquet_tables.write_tables(assignments, staging, schemas.ASSIGNMENTS, plan.assignment.tables())
+    plan = target.plan_again()
+    assignments = plan.write_assignment(staging / ASSIGNMENTS_FILE, staging)
     keys: dict[int, list[str]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
     for task in plan:
         rows = read_rows(target.root / "normalized", task["part"], ["key", "label", "split"])
-        _, slices = assign_rows(plan.slice_plan, rows, task, assignments if plan.assignment else None)
+        _, slices = assign_rows(plan.slice_plan, rows, task, assignments)
         for number, own in keys.items():
             own += rows["key"].filter(pa.array(slices == number)).to_pylist()
     for number, own in keys.items():
