@@ -25,7 +25,6 @@ from tests.lib import generations
 from tests.lib.commands import contents, flip_bit
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 from tests.lib.nights import some_png
-from tests.lib.sources.archives import Entry, tar_of
 from tests.mapreduce.test_verify import verify
 
 WORDS = ("--size", "8", "--format", "png", "--max-rejects", "1", "--max-aspect", "100")
@@ -251,19 +250,3 @@ def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
         name: data for name, data in before.items() if "pack-00000" in name
     }
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
-
-
-def test_a_file_in_place_that_is_gone_is_named(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    entries = [Entry(f"a/{number}.png", some_png(number, side, side)) for number, side in enumerate((9, 20))]
-    (tmp_path / "source" / "some.tar").write_bytes(tar_of(entries))
-    ingest_here(tmp_path / "source", tmp_path / "root", in_place=True)
-    normalize_here(tmp_path / "root", *WORDS, *STRICT)
-    before = contents(tmp_path / "root", "run.json")
-    (tmp_path / "source" / "some.tar").rename(tmp_path / "gone.tar")
-    line = "some.tar is missing; put the original back, or ingest again"
-    refused(Normalize, 1, line, tmp_path / "root", *WORDS, *LOOSE, RETRY)
-    assert {n: d for n, d in contents(tmp_path / "root", "run.json").items() if "_work" not in n} == before
-    (tmp_path / "gone.tar").rename(tmp_path / "source" / "some.tar")
-    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
-    assert marker_of(tmp_path / "root")["counts"]["rejects"] == 0
