@@ -47,18 +47,21 @@ class ProcessGroup(Collective):
         monitor.joined(self.rank, self.size)
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost."""
         self._monitor.phase("reducing over all ranks")
         tensor = torch.from_numpy(np.array(array))
         torch.distributed.all_reduce(tensor, OPERATIONS[operation])
         return tensor.numpy()
 
     def gather_object(self, value: T) -> list[T]:
+        """Pickled, by Gloo. Raises RuntimeError if a rank is lost."""
         self._monitor.phase("gathering from all ranks")
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, value)
         return found
 
     def close(self) -> None:
+        """Wait for all ranks: those that end first must not look like lost ones."""
         self._monitor.phase("leaving the other ranks")
         torch.distributed.barrier()
 
@@ -74,9 +77,11 @@ class Copies:
         self.rank, self.size = collective.rank, collective.size
 
     def part(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """The whole model: each process has a copy."""
         return build()
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """``model`` within DistributedDataParallel; alone it is left as it is. Buffers are not broadcast."""
         if self.size == 1:
             return model
         with warnings.catch_warnings():  # the option has another name in newer versions
@@ -84,19 +89,23 @@ class Copies:
             return DistributedDataParallel(model, broadcast_buffers=False)  # the trainer averages them
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
+        """DistributedDataParallel's ``no_sync``."""
         context: AbstractContextManager[None] = net.no_sync() if self.size > 1 else nullcontext()
         return context
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor``, in whose memory the sum over the group is then."""
         if self.size > 1:
             torch.distributed.all_reduce(tensor, group=self._group)
         return tensor
 
     def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        """Set ``tensors``, in place, to those of process ``root``."""
         for each in tensors if self.size > 1 else ():
             torch.distributed.broadcast(each.detach(), root)
 
     def broadcast_object(self, value: T, root: int) -> T:
+        """The value of process ``root``, pickled."""
         return self._collective.broadcast_object(value, root)
 
 
@@ -108,6 +117,7 @@ class Ddp(Strategy):
         self._device, self._place = device, place
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> TorchTrainer:
+        """Raises UsageError if batch norm is to be synchronised on CPUs, or the model does not fit the pictures."""
         if settings.recipe.batch_norm == SYNCHRONISED and self._place.type == "cpu" and self.collective.size > 1:
             raise UsageError(
                 "--batch-norm synchronised is not supported by --strategy ddp on CPUs (PyTorch has it for GPUs only)."
