@@ -41,6 +41,7 @@ from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
+from train.parallel.endings import REMEDIES
 from train.parallel.startup import prepare_import
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def import_torch_strategy(
 
 def main() -> NoReturn:
     """Entry point of a rank that trains."""
-    run_rank(command(start), "train/main.py", "--resume goes on from the last checkpoint")
+    run_rank(command(start), "train/main.py", REMEDIES["main.py"])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,11 @@ from etl.errors import ERROR_PREFIX
 
 LOST = "another rank has ended, or does not answer; see what its launcher reports"  # of a rank that did not fail itself
 INTERRUPTION = "ringslice: interrupted"
+REMEDIES = {  # by script: how to go on after an interrupt
+    "main.py": "--resume goes on from the last checkpoint",
+    "evaluate.py": "nothing was written, run it again",
+    "promote.py": "the champion is as before, run it again",
+}
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
