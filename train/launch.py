@@ -222,8 +222,7 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
     for thread in threading.enumerate():
         if thread.name == FORWARD:
             thread.join(FORWARD_S)
-    if group.endings.lost and not group.endings.is_explained:
-        print(group.endings.lost, end="", file=sys.stderr)
+    print(group.endings.kept, end="", file=sys.stderr)
     return status
 
 

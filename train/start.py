@@ -173,7 +173,7 @@ class Launcher:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
             self._finish()
-            if self._threads and not self._lines.is_explained:  # by a rank: it had just begun, or lost another one
+            if self._threads and not self._lines.is_explained:
                 print(f"{INTERRUPTION}; {REMEDIES[self._script]}", file=sys.stderr)
             return INTERRUPTED
         self._finish()
