@@ -68,6 +68,8 @@ def start(settings: Settings, monitor: Monitor) -> None:
     require_strategy(settings.strategy)
     if not settings.has_servers or require_servers(os.environ.get("TF_CONFIG", "")).role == CHIEF:
         monitor.start(settings.stall_timeout_s, is_elastic())
+    if settings.has_servers or settings.strategy == MULTI_WORKER:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a lost worker, or a port that is taken
     with prepare_import(), require_framework(settings):
         run_strategy = import_strategy(settings, monitor)
     run_strategy()

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from threading import Timer
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ Make = Callable[[Collective, Device, torch.device], Strategy]
 
 SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
+JOIN_TRIES = 3
 OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
 
 
@@ -175,6 +177,23 @@ def name_lost_ranks() -> Iterator[None]:
         raise EnvironmentFailure(LOST) from error
 
 
+@contextmanager
+def end_if_late(monitor: Monitor, timeout: timedelta | None) -> Iterator[None]:
+    """End this rank if the block, which joins the others, takes several times the ``timeout``: PyTorch tries again
+    after it, and waits for ever if what listens at the address of rank 0 is another program, and does not answer.
+    """
+    address = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    late = f"this rank cannot join: rank 0 did not answer at {address}. Start all ranks, at a port that is free"
+    timer = Timer(JOIN_TRIES * timeout.total_seconds() if timeout else 0, monitor.end, [EnvironmentFailure(late)])
+    timer.daemon = True
+    if timeout:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @name_lack_of_memory()
 def run_ddp(
     work: Callable[[Strategy], None], monitor: Monitor, device: str, stall_timeout_s: float, make: Make = Ddp
@@ -194,7 +213,8 @@ def run_ddp(
     with name_lost_ranks():
         try:
             backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
-            torch.distributed.init_process_group(backend, timeout=timeout)
+            with end_if_late(monitor, timeout):
+                torch.distributed.init_process_group(backend, timeout=timeout)
         except (ValueError, torch.distributed.DistError) as error:
             first = next(iter(str(error).splitlines()), "")
             raise EnvironmentFailure(f"this rank cannot join: {first[:200]}") from error
