@@ -113,10 +113,12 @@ class Lease:
 
         Raises BusyError if a living run has it.
         """
-        lease = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
+        token = secrets.token_hex(4)
+        lease = cls(work, _next_number(work, what, tick), token)
         try:
             lease.staging.make_folder()
-            lease._publish(json_bytes(asdict(Owner.this_process())))
+            # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
+            lease._publish(json_bytes({**asdict(Owner.this_process()), "token": token}))
             if _highest(work) != lease.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
