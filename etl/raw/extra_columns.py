@@ -1,18 +1,18 @@
 """Further columns of images from the user's table: CSV or Parquet, with a column ``key`` and any others."""
 
 import dataclasses
-import io
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv, fs
+from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
 from etl.sources.base import Columns, reject_duplicates
 from etl.sources.fields import known_columns
+from etl.sources.file_list import csv_rows
 from etl.sources.names import PARQUET_NAMES
 from etl.storage.place import Place
 
@@ -58,18 +58,9 @@ def _read(place: Place) -> pa.Table:
         except pa.ArrowException as error:
             raise DataError(f"--columns {place} is damaged: {str(error).splitlines()[0]}") from None
         return table
-    data = place.read_bytes()
-    try:
-        names = csv.open_csv(io.BytesIO(data)).schema.names
-        convert = csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
-        return csv.read_csv(io.BytesIO(data), convert_options=convert)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"--columns {place} is not a CSV table: {str(error).splitlines()[0]}") from None
+    rows = [row for _, row in csv_rows(place)]
+    names = rows[0] if rows else {}
+    return pa.table({name: pa.array([row.get(name) for row in rows], pa.string()) for name in names})
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:
