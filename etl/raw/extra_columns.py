@@ -1,18 +1,18 @@
 """Further columns of images from the user's table: CSV or Parquet, with a column ``key`` and any others."""
 
 import dataclasses
-import io
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv, fs
+from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.sources import SourceImage
 from etl.sources.base import Columns, reject_duplicates
 from etl.sources.fields import known_columns
+from etl.sources.file_list import csv_rows
 from etl.sources.names import PARQUET_NAMES
 from etl.storage.place import Place
 
@@ -24,8 +24,7 @@ Joined = tuple[list[SourceImage], dict[str, int]]
 def read_columns(place: Place) -> pa.Table:
     """The table with all columns as text; a cell without a value is null.
 
-    Raises UsageError if it has no column ``key``, no other, a key twice, or columns that are neither text nor numbers;
-    DataError if it cannot be read.
+    Raises UsageError if it has no column ``key``, no other, or a key twice; DataError if it cannot be read as text.
     """
     if place.info().type != fs.FileType.File:
         raise UsageError(f"--columns {place}: no such file; give a CSV or Parquet table with a column 'key'")
@@ -46,30 +45,16 @@ def read_columns(place: Place) -> pa.Table:
 def _read(place: Place) -> pa.Table:
     if PARQUET_NAMES.search(place.name):
         table = parquet_tables.read_table(place)
-        for number, field in enumerate(table.schema):
-            try:
-                table = table.set_column(number, field.name, table[field.name].cast(pa.string()))
-            except pa.ArrowException:
-                raise UsageError(
-                    f"--columns {place}: column {field.name!r} is {field.type}, neither text nor numbers; leave it out"
-                ) from None
         try:
-            table.validate(full=True)  # text in UTF-8, which Arrow does not check as it reads
+            table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+            table.validate(full=True)  # Arrow does not check that text is UTF-8 as it reads
         except pa.ArrowException as error:
-            raise DataError(f"--columns {place} is damaged: {str(error).splitlines()[0]}") from None
+            what = str(error).splitlines()[0]
+            raise DataError(f"--columns {place}: a column is neither text nor numbers ({what}); leave it out") from None
         return table
-    data = place.read_bytes()
-    try:
-        names = csv.open_csv(io.BytesIO(data)).schema.names
-        convert = csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
-        return csv.read_csv(io.BytesIO(data), convert_options=convert)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"--columns {place} is not a CSV table: {str(error).splitlines()[0]}") from None
+    rows = [row for _, row in csv_rows(place)]
+    names = rows[0] if rows else {}
+    return pa.table({name: pa.array([row.get(name) for row in rows], pa.string()) for name in names})
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:

@@ -111,7 +111,7 @@ class ListSource:
 
 def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
     """Check the rows; columns of JSON that are not scalars are left out, and logged."""
-    rows = _read_rows(place)
+    rows = csv_rows(place) if place.name.lower().endswith(".csv") else _json_rows(place)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
@@ -140,16 +140,12 @@ def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
     log_left_out(left_out)
 
 
-def _read_rows(place: Place) -> Iterator[_Row]:
-    """Yield the rows; those of CSV all have the same columns, with text in them.
+def csv_rows(place: Place) -> Iterator[_Row]:
+    """Yield the rows of a CSV file with a header, each with its line: text or None by column, the same columns in all.
 
     Raises DataError, which names the line, for a line that is not of the format.
     """
     data = place.read_bytes().removeprefix(_BYTE_ORDER_MARK)
-    yield from _csv_rows(data, place) if place.name.lower().endswith(".csv") else _json_rows(data, place)
-
-
-def _csv_rows(data: bytes, place: Place) -> Iterator[_Row]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -175,8 +171,8 @@ def _csv_rows(data: bytes, place: Place) -> Iterator[_Row]:
         raise _damaged_line(place, number, error) from None
 
 
-def _json_rows(data: bytes, place: Place) -> Iterator[_Row]:
-    for number, line in enumerate(data.split(b"\n"), 1):
+def _json_rows(place: Place) -> Iterator[_Row]:
+    for number, line in enumerate(place.read_bytes().removeprefix(_BYTE_ORDER_MARK).split(b"\n"), 1):
         if line.strip():
             try:
                 row = parse_object(line)

@@ -101,11 +101,3 @@ def test_an_include_that_cannot_be_read_is_named(content: str, cause: str, tmp_p
     (tmp_path / "broken.xml").write_text("<configuration>")
     with pytest.raises(EnvironmentFailure, match=cause):
         read_site_file(write(tmp_path / "core-site.xml", content))
-
-
-def test_entities_do_not_grow_without_a_bound(tmp_path: Path) -> None:
-    entities = "".join(f'<!ENTITY e{number} "{f"&e{number - 1};" * 10}">' for number in range(1, 12))
-    document = f'<!DOCTYPE c [<!ENTITY e0 "{"x" * 1000}">{entities}]>'
-    (tmp_path / "core-site.xml").write_text(f"{document}<configuration>{properties(a='&e11;')}</configuration>")
-    with pytest.raises(EnvironmentFailure, match=r"is not XML.*amplification"):
-        read_site_file(tmp_path / "core-site.xml")

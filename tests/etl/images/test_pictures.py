@@ -1,6 +1,7 @@
 """One table: every kind of image file becomes the right picture, channel by channel, or a reject with its reason."""
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -62,14 +63,9 @@ def test_the_right_picture_or_the_right_reason(format: str) -> None:
 
 @pytest.mark.parametrize("format", matrix.FORMATS)
 def test_every_cell_of_the_matrix(format: str) -> None:
-    """The negative control: no wrong picture would pass."""
     found = {picture.name: picture for picture in matrix.matrix_of(format)}
     assert len(found) == len(list(matrix.cells(format))) > 9
     assert {name: why for name, picture in found.items() if (why := fault(picture))} == {}
-    for name, picture in found.items():
-        if picture.pixels is not None:
-            for wrong in wrong_pictures(picture.pixels):
-                assert is_off(wrong, picture.pixels, picture.mean, picture.worst), name
 
 
 @pytest.mark.parametrize("gray", [False, True])
@@ -88,12 +84,12 @@ def test_a_quarter_of_the_size_is_the_same_picture(gray: bool) -> None:
 
 def test_a_wrong_picture_would_be_noticed() -> None:
     """The negative control: turned, mirrored, inverted, faded, or with its channels exchanged, no picture passes."""
-    for name, picture in pictures().items():
+    for picture in chain(pictures().values(), *map(matrix.matrix_of, matrix.FORMATS)):
         if picture.pixels is not None:
             for wrong in wrong_pictures(picture.pixels):
-                assert is_off(wrong, picture.pixels, picture.mean, picture.worst), name
-                if min(picture.pixels.shape[:2]) >= HEIGHT:
-                    assert is_off(wrong, picture.pixels, picture.mean + ROUNDED, np.inf), name
+                assert is_off(wrong, picture.pixels, picture.mean, picture.worst), picture.name
+                if min(picture.pixels.shape[:2]) >= HEIGHT and picture.name in pictures():
+                    assert is_off(wrong, picture.pixels, picture.mean + ROUNDED, np.inf), picture.name
     jpeg = pictures()["jpeg-exif-6"]
     assert jpeg.pixels is not None
     assert fault(jpeg) == ""

@@ -78,12 +78,6 @@ def test_a_list_may_name_files_on_hdfs(hdfs_root: Place, here: Place) -> None:
     refused(write_list(hdfs_root, "list.csv", {"path": "i/none.jpg", "label": "x"}), UsageError, "no such file")
 
 
-def test_the_column_of_paths_goes_by_its_name(here: Place) -> None:
-    for column in ("path", "uri", "url", "file", "file_name", "filename", "image"):
-        file = write_list(here, "list.csv", {"label": "x", column: "i/4.jpg", "other": "file"})
-        assert read(open_source(file)) == [some_bytes(4)]
-
-
 @each_form
 def test_columns_are_chosen_or_named(here: Place, name: str) -> None:
     file = write_list(here, name, {"path": "i/1.jpg", "file": "i/2.jpg", "class": "x", "fold": "val"})

@@ -47,20 +47,6 @@ def test_paths_give_splits_and_keys(root: Place) -> None:
     ]
 
 
-def test_row_groups_without_wanted_rows_are_not_read(here: Place) -> None:
-    file = write_parquet(here / "a.parquet", image_table(60), row_group_size=20, compression="none")
-    source = open_source(here)
-    data = file.read_bytes()
-    where = data.index(some_bytes(25))
-    stat = os.stat(file.path)
-    Path(file.path).write_bytes(data[: where - 40] + b"\xff" * 300 + data[where + 260 :])
-    os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    others = [image for image in source.images if not 20 <= image.position[1] < 40]
-    assert list(source.read_all(others)) == [some_bytes(image.position[1]) for image in others]
-    with pytest.raises(DataError):
-        list(source.read_all(source.images))
-
-
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_a_plain_column_of_bytes_is_taken_too(here: Place, kind: pa.DataType) -> None:
     images = [some_bytes(row) for row in range(4)]
