@@ -195,6 +195,9 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     packs = {pack["name"]: pack for pack in generations.packs_of(root)}
     for words in (LOOSE, (*LOOSEST, RETRY)):
         normalize_here(root, *WORDS, *words)
+        assert words is not LOOSE or {name: parts_of(root)[name]["part"] for name in before} == {
+            name: part["part"] for name, part in before.items()
+        }, "a renewal keeps the parts that the retry made"
         for name, part in parts_of(root).items():
             live = part.get("live", part)
             assert live["records"] + live["rejects"]["count"] == packs[name]["images"] - packs[name]["removed"]
