@@ -1,4 +1,4 @@
-"""A TCP proxy before a DataNode, that passes what it sends, resets connections in the middle, or stalls.
+"""A TCP proxy before a DataNode, that passes what it sends, or stalls.
 
 The DataNode reports `PROXIED` as its host name to the NameNode, beside its address. Clients use the address, unless
 their site has dfs.client.use.datanode.hostname: clients that are to be disturbed have a site of their own.
@@ -7,9 +7,8 @@ their site has dfs.client.use.datanode.hostname: clients that are to be disturbe
 import select
 import shutil
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,21 +20,18 @@ from tests.hadoop.configuration import PROXIED, write_site
 CHUNK_BYTES = 1 << 16
 LOOK_S = 0.05
 CONNECT_TIMEOUT_S = 5.0
-AT_ONCE_WITH_A_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
 
 
 class Proxy:
     """Between clients of ``listen`` and the server at ``target``; both are (host, port). It passes everything at first.
 
-    ``connections``, ``passed_bytes`` (from the server), ``resets`` and ``stalled`` (connections with something to send)
-    count what happened to them.
+    ``passed_bytes`` (from the server) and ``stalled`` (connections with something to send) count what happened to them.
     """
 
     def __init__(self, listen: tuple[str, int], target: tuple[str, int]) -> None:
-        self.connections = self.passed_bytes = self.resets = self.stalled = 0
+        self.passed_bytes = self.stalled = 0
         self._listen, self._target = listen, target
         self._changed = threading.Condition()
-        self._resets: list[int] = []
         self._stall_at: int | None = None
         self._ends = False
         self._threads: list[threading.Thread] = []
@@ -55,11 +51,6 @@ class Proxy:
         for thread in self._threads:  # the first accepts, and may start one more
             thread.join()
 
-    def reset(self, after_bytes: Sequence[int]) -> None:
-        """Reset as many connections, one after the other, each when the server has sent it so many bytes."""
-        with self._changed:
-            self._resets = list(after_bytes)
-
     def stall(self, after_bytes: int) -> None:
         """Pass so many bytes of the server more, over all connections, and then none, which stay open."""
         with self._changed:
@@ -68,7 +59,7 @@ class Proxy:
     def go_on(self) -> None:
         """Pass everything again, also the bytes that were kept back."""
         with self._changed:
-            self._resets, self._stall_at = [], None
+            self._stall_at = None
             self._changed.notify_all()
 
     def _start(self, function: Callable[..., None], *arguments: object) -> None:
@@ -81,7 +72,6 @@ class Proxy:
             while not self._ends:
                 if select.select([self._listener], [], [], LOOK_S)[0]:
                     client, _ = self._listener.accept()
-                    self.connections += 1
                     self._start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
@@ -90,8 +80,7 @@ class Proxy:
             self._relay(client, server)
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
-        """One thread for both directions: a socket that another thread reads from is not reset when it is closed."""
-        sent = 0
+        """One thread for both directions."""
         while not self._ends:
             for source in select.select([client, server], [], [], LOOK_S)[0]:
                 data = source.recv(CHUNK_BYTES)
@@ -102,13 +91,7 @@ class Proxy:
                         return
                     continue
                 self._hold(len(data))
-                reset_at = self._take_reset(sent + len(data))
-                if reset_at is not None:
-                    client.sendall(data[: max(0, reset_at - sent)])
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE_WITH_A_RESET)
-                    return
                 client.sendall(data)
-                sent += len(data)
 
     def pass_request(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
         """Send what the client sent; False ends the connection."""
@@ -126,14 +109,6 @@ class Proxy:
 
     def _is_stalled(self, size_bytes: int) -> bool:
         return self._stall_at is not None and self.passed_bytes + size_bytes > self._stall_at
-
-    def _take_reset(self, sent_bytes: int) -> int | None:
-        """After how many bytes a connection is reset now that so many were sent; None where it is not."""
-        with self._changed:
-            if not self._resets or sent_bytes < self._resets[0]:
-                return None
-            self.resets += 1
-            return self._resets.pop(0)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from tests.lib.commands import REPOSITORY, Finished, copy_some, failed, horovodrun, ringslice, run, succeeded
+from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, ringslice, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
@@ -228,17 +228,6 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     result = json.loads((root / "runs/run-0001/result.json").read_text())
     assert 0 < result["result"]["test_accuracy"] <= 1
     assert not (root / "runs/run-0001/_work").exists()
-
-
-@pytest.mark.integration
-def test_more_ranks_than_examples_is_reported_once(digits: Path, tmp_path: Path) -> None:
-    source, root = copy_some(digits, tmp_path / "source", "01", slice(1)), tmp_path / "root"
-    words = ("-r", "inline", "--size", 8, "--color", "gray", "--workers", 1, "--split", "train=0.5,test=0.5")
-    succeeded(ringslice_here("pipeline", source, root, *words))
-    output = horovodrun(2, "train/main.py", "--data", root)
-    assert output.returncode != 0
-    [line] = [line for line in (output.stderr + output.stdout).splitlines() if "ringslice: error:" in line]
-    assert "2 ranks for 1 training examples; start fewer ranks" in line
 
 
 @pytest.mark.integration

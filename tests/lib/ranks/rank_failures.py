@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""train/main.py, one of whose ranks fails at one moment.
+"""train/main.py, one of whose ranks is killed at one moment, or kills the NameNode.
 
     horovodrun -np 4 tests/lib/ranks/rank_failures.py OPTION …
 
-The environment has the rank (``FAILING_RANK``), the moment (``FAILURE_MOMENT``) and the kind (``FAILURE_KIND``). Just
-before, ``FAILURE_FILE`` is written: the rank, and the step it is in.
+The environment has the rank (``FAILING_RANK``), the moment (``FAILURE_MOMENT``) and, if it is the NameNode that is
+killed, its process (``FAILURE_NAMENODE``). Just before, ``FAILURE_FILE`` is written: the rank, and the step it is in.
 """
 
 import os
-import resource
 import signal
 import threading
 import time
@@ -33,8 +32,8 @@ WHOLE_FILE = "model.safetensors"  # the first of a checkpoint's two
 class Failure(Hooks):
     """This rank fails at ``moment``, if it ``is_failing``; at CHECKPOINT rank 0 has written half of one by then."""
 
-    def __init__(self, monitor: Monitor, kind: str, moment: str, is_failing: bool) -> None:
-        self._monitor, self._kind, self._moment, self._is_failing = monitor, kind, moment, is_failing
+    def __init__(self, monitor: Monitor, moment: str, is_failing: bool) -> None:
+        self._monitor, self._moment, self._is_failing = monitor, moment, is_failing
         self._file = Path(os.environ["FAILURE_FILE"])
         self._half = self._file.with_suffix(".half")  # exists once half a checkpoint is there
 
@@ -65,18 +64,7 @@ class Failure(Hooks):
         beat = self._monitor.beat()
         self._file.with_suffix(".new").write_text(f"rank {beat.rank}, epoch {beat.epoch}, step {beat.step}")
         self._file.with_suffix(".new").rename(self._file)
-        if self._kind == "raises":
-            raise RuntimeError("no such thing")
-        if self._kind == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self._kind == "stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        elif self._kind == "disk":  # the kernel refuses every further byte to any file
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        elif self._kind == "hdfs":
-            os.kill(int(os.environ["FAILURE_NAMENODE"]), signal.SIGKILL)
-        else:
-            raise ValueError(self._kind)
+        os.kill(int(os.environ.get("FAILURE_NAMENODE", os.getpid())), signal.SIGKILL)
 
 
 def start(settings: Settings, monitor: Monitor) -> None:
@@ -86,7 +74,7 @@ def start(settings: Settings, monitor: Monitor) -> None:
         from train.loop import train
         from train.strategies.horovod_ring import run_on_ranks
     is_failing = os.environ["HOROVOD_RANK"] == os.environ["FAILING_RANK"]
-    hooks = Failure(monitor, os.environ["FAILURE_KIND"], os.environ["FAILURE_MOMENT"], is_failing)
+    hooks = Failure(monitor, os.environ["FAILURE_MOMENT"], is_failing)
     run_on_ranks(lambda strategy: train(settings, strategy, monitor, hooks), monitor, settings.device)
 
 

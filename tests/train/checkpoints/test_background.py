@@ -3,13 +3,14 @@
 import errno
 import threading
 from collections.abc import Iterator
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import Place
-from tests.lib.commands import PATIENCE_S, REPOSITORY, run, succeeded, wait_until
+from tests.lib.commands import PATIENCE_S, wait_until
 from tests.lib.faults import full_disk
 from train.checkpoints import background
 from train.checkpoints.background import Saver
@@ -110,15 +111,11 @@ def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
 
 
 def test_a_failed_removal_is_reported_and_fails_nothing(
-    place: Place, attempts: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saver = Saver(place, attempts, keep=1, failures=1)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted", "step-00000010")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(background, "prune", refuse)
+    error = PermissionError(errno.EPERM, "Operation not permitted", "step-00000010")
+    with mock.patch.object(background, "prune", side_effect=error):
         for step in (10, 20):
             saver.submit(step, GROUPS, {})
         saver.finish()
@@ -130,15 +127,12 @@ def test_a_failed_removal_is_reported_and_fails_nothing(
     assert steps(place) == [30]
 
 
-@pytest.mark.parametrize("call", ["submit", "check", "finish"])
-def test_what_goes_wrong_is_raised_in_the_caller_once(call: str, place: Place, attempts: Place) -> None:
+def test_what_goes_wrong_is_raised_in_the_caller_once(place: Place, attempts: Place) -> None:
     saver = Saver(place, attempts, keep=2)
     attempts.delete()
     saver.submit(10, GROUPS, {})
-    wait_until(lambda: not saver.is_busy)
-    calls = {"submit": lambda: saver.submit(20, GROUPS, {}), "check": saver.check, "finish": saver.finish}
     with pytest.raises(EnvironmentFailure, match="another run has taken this stage over"):
-        calls[call]()
+        saver.submit(20, GROUPS, {})
     attempts.make_folder()
     saver.submit(30, GROUPS, {})
     saver.finish()
@@ -146,10 +140,7 @@ def test_what_goes_wrong_is_raised_in_the_caller_once(call: str, place: Place, a
 
 
 def test_no_kind_of_failure_is_swallowed(place: Place, attempts: Place) -> None:
-    def tick() -> None:
-        raise SystemExit("from the background")
-
-    saver = Saver(place, attempts, keep=2, tick=tick)
+    saver = Saver(place, attempts, keep=2, tick=mock.Mock(side_effect=SystemExit("from the background")))
     saver.submit(10, GROUPS, {})
     with pytest.raises(SystemExit, match="from the background"):
         saver.finish()
@@ -174,17 +165,5 @@ def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate
     assert gate.reached.wait(PATIENCE_S)
     saver.abandon()
     assert saver.is_busy
+    assert [each.daemon for each in threading.enumerate() if each.name == "checkpoint 10"] == [True]  # nor by the end
     Saver(place, attempts, keep=2).abandon()  # that never began
-
-
-@pytest.mark.integration
-def test_the_end_of_the_process_does_not_wait(place: Place, attempts: Place) -> None:
-    program = (
-        "import sys, threading; import numpy as np\n"
-        "from etl.storage.place import open_place; from train.checkpoints.background import Saver\n"
-        "run, attempts = map(open_place, sys.argv[1:]); reached = threading.Event()\n"
-        "def tick(): reached.set(); threading.Event().wait()\n"
-        "Saver(run, attempts, 2, tick).submit(1, {'model': {'a': np.zeros(3)}}, {}); assert reached.wait(60)"
-    )
-    succeeded(run("python", "-c", program, place, attempts, cwd=REPOSITORY))
-    assert steps(place) == []

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import pickle
 import random
 import struct
 from collections.abc import Callable, Mapping
@@ -78,15 +77,7 @@ def test_other_types_and_the_name_of_the_format_are_refused(array: np.ndarray) -
         whole({"__metadata__": np.zeros(1)})
 
 
-class Code:
-    """Fails the test if it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return pytest.fail, ("a pickle was loaded",)
-
-
 FOREIGN = {
-    "pickle": pickle.dumps(Code()),
     "unknown type": save({"a": np.zeros(2, np.uint16)}).replace(b'"U16"', b'"BF16"').replace(b"}} ", b"}}"),
     "header only": whole({"a": np.zeros(3)})[:-1],
 }
@@ -202,7 +193,6 @@ OUTSIDE: dict[str, dict[str, object]] = {"../../secret.safetensors": {}}
 HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
     "list": (lambda place: marker_of(place, 2).write_bytes(b"[]\n"), "checkpoint.json is damaged"),
     "deep list": (lambda place: marker_of(place, 2).write_bytes(b"[" * 100_000), "checkpoint.json is damaged"),
-    "pickle": (lambda place: marker_of(place, 2).write_bytes(pickle.dumps({})), "checkpoint.json is damaged"),
     "of another step": (
         lambda place: marker_of(place, 2).write_bytes(marker_of(place, 1).read_bytes()),
         "the marker of something else",
@@ -346,12 +336,6 @@ def newest_of(place: Place, attempts: Place) -> tuple[int, int, float | None]:
     seed = int(groups["model"]["0001-count"])
     require_seed(groups, seed)
     return step, seed, open_checkpoint(place, step).marker["score"]
-
-
-def test_what_is_amended_must_be_there(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 10)
-    with pytest.raises(DamagedError, match=r"step-00000020/checkpoint.json is missing"):
-        store.amend(place, attempts, 20, {})
 
 
 scores_by_step = st.dictionaries(

@@ -41,10 +41,7 @@ def settings_of(*words: object, **variables: str) -> Settings:
         (lambda: Recipe(warmup_epochs=-1.0), "--warmup-epochs -1.0 is out of range; give at least 0"),
         (lambda: Recipe(crop_area=0.0), "--crop-area 0.0 is out of range"),
         (lambda: Recipe(crop=0), "--crop 0 is out of range; give at least 1"),
-        (
-            lambda: Recipe(decay="step", decay_until=7.0),
-            "--decay-until 7 has no effect with --decay step; leave it out",
-        ),
+        (lambda: Recipe(decay="step", decay_until=7.0), "--decay-until 7 has no effect with --decay step"),
         (lambda: Recipe(decay="step", decay_epochs="60,30"), "--decay-epochs '60,30' are not ascending epochs"),
         (lambda: Recipe(optimizer="rmsprop"), "--optimizer 'rmsprop': give sgd or lars or adam or adamw"),
         (lambda: Recipe(augment="crop,spin"), "there is no 'spin'; give none, or some of crop, flip, colour"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
@@ -259,18 +260,12 @@ def test_a_folder_of_another_user_is_no_board(tmp_path: Path, monkeypatch: pytes
         HostBoard(tmp_path / "a")
 
 
-def test_a_board_that_is_full_is_left(
-    letterbox: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_board_that_is_full_is_left(letterbox: CountingStore, tmp_path: Path) -> None:
     board = HostBoard(tmp_path / "a")
     notes = HostNotes(letterbox, board)
     notes.put(Note(beat(0)))
-
-    def fail(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(board, "put", fail)
-    notes.put(Note(beat(0, number=51)), at_once=True)
+    with mock.patch.object(board, "put", side_effect=OSError("no space left")):
+        notes.put(Note(beat(0, number=51)), at_once=True)
     assert [note.beat.number for note in notes_of(letterbox.get(scope(0), key(0)))] == [51]
     assert notes.local(0) == []
     assert not (tmp_path / "a").exists()

@@ -206,12 +206,3 @@ def test_where_storage_fails_the_local_file_is_named_and_kept(number: int, tmp_p
     assert fault.hit
     assert Path(kept).parent == elsewhere
     assert "all that is known" in Path(kept).read_text()
-
-
-def test_storage_that_hangs_is_not_waited_for(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault, ends = Fault(), threading.Event()
-    log = RunLog()
-    log.open(remote(tmp_path, fault), 0)
-    monkeypatch.setattr(fault, "call", lambda kind, function: ends.wait())
-    assert Path(log.end(0.2)).parent == elsewhere
-    ends.set()

@@ -2,13 +2,11 @@
 
 import json
 import os
-import random
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, count, islice
 from pathlib import Path
 
 import pytest
@@ -94,25 +92,6 @@ def test_the_same_ranks_resume_with_the_same_batches(slices: Path) -> None:
         for first in range(steps.number + 1):
             rest = [batch.examples() for batch in reader.batches(order, steps, rank, state.left, first)]
             assert rest == whole[first:]
-
-
-@pytest.mark.integration
-def test_the_order_is_the_same_however_slow_the_storage_is(slices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = open_reader(slices, lanes=4)
-    order, steps = reader.order(0, 1), Steps(reader.total, 2, 32)
-
-    def numbers() -> list[int]:
-        return [int(each) for rank in (0, 1) for batch in reader.batches(order, steps, rank) for each in batch.numbers]
-
-    undisturbed, read = numbers(), SliceFile.read
-    generator = random.Random(0)
-
-    def read_late(self: SliceFile, offset: int, room: memoryview) -> int:
-        time.sleep(generator.random() / 20)
-        return read(self, offset, room)
-
-    monkeypatch.setattr(SliceFile, "read", read_late)
-    assert numbers() == undisturbed == numbers()
 
 
 @dataclass(frozen=True)
@@ -243,16 +222,15 @@ def test_a_flipped_byte_or_a_truncation_costs_the_records_in_it_alone(tiny: Writ
         require_all_but(*range(first + size // RECORD_BYTES, first + 3))
 
 
-@pytest.mark.parametrize("batch", [2, 4])
-def test_any_damaged_records_are_left_out_and_padding_takes_their_places(batch: int, tiny: Written) -> None:
+def test_any_damaged_records_are_left_out_and_padding_takes_their_places(tiny: Written) -> None:
     places = [(path, record * RECORD_BYTES + 100) for path in tiny.slices for record in range(3)]
     for damaged in chain.from_iterable(combinations(range(6), size) for size in range(6)):
         for each in damaged:
             flip_bit(*places[each])
-        batches = list(tiny.read(tiny.open(on_damage=SKIP, lanes=2), batch))
+        batches = list(tiny.read(tiny.open(on_damage=SKIP, lanes=2), batch=4))
         whole = [number for record, number in enumerate(sorted(tiny.examples)) if record not in damaged]
         assert sorted(tiny.numbers(batches)) == whole
-        assert [len(each.numbers) for each in batches] == [batch] * -(-6 // batch)
+        assert [len(each.numbers) for each in batches] == [4, 4]
         assert sum(each.skipped for each in batches) == len(damaged)
         for each in damaged:
             flip_bit(*places[each])
@@ -288,6 +266,25 @@ def test_a_bit_that_flips_on_the_way_is_read_again(tiny: Written, monkeypatch: p
     monkeypatch.setattr(SliceFile, "read", flicker)
     assert sorted(tiny.numbers(tiny.read(tiny.open()))) == sorted(tiny.examples)
     assert flipped
+
+
+def test_a_connection_that_breaks_is_tried_again_from_there(
+    long: Written, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At first, again at once, and in the middle of what is read."""
+    calls, read = count(1), SliceFile._read_once
+
+    def break_off(self: SliceFile, offset: int, room: memoryview) -> int:
+        if next(calls) in (1, 2, 4):
+            raise ConnectionResetError("it was reset")
+        return read(self, offset, room[:10_000])
+
+    monkeypatch.setattr(SliceFile, "_read_once", break_off)
+    assert sorted(long.numbers(long.read(long.open(lanes=1)))) == sorted(long.examples)
+    assert " answers again, after 3 tries" in capsys.readouterr().err
+    calls = count(1)
+    with pytest.raises(EnvironmentFailure, match=r"cannot be read at offset \d+ \(it was reset\)"):
+        list(long.read(long.open(retry_s=0)))
 
 
 def test_bytes_of_the_table_of_blocks_flipped_in_turn(tiny: Written) -> None:

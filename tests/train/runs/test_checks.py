@@ -16,13 +16,13 @@ from etl.stages.layout import SLICES_FORMAT
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import open_place
 from tests.lib.ranks.threads import ThreadRank, on_ranks
-from train.config.settings import AUTO
+from train.config.settings import AUTO, Settings
 from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
 from train.reader.state import ReaderState
 from train.runs import confusion
 from train.runs.confusion import Confusion
-from train.runs.consistency import disagreement, require_equal_weights
+from train.runs.consistency import disagreement, require_agreement, require_equal_weights
 from train.runs.divergence import MAX_NON_FINITE, MAX_SKIPPED_STEPS, LossCheck, SkipCheck
 from train.runs.folder import Dataset, choose_run, find_dataset
 from train.runs.position import Position
@@ -149,16 +149,31 @@ def test_epochs_after_some_steps(state: ReaderState, drop_last: bool) -> None:
     assert later.epochs_after(1, TOTAL, WHOLE) == pytest.approx(3 + result[1])
 
 
+def finish_slices(folder: Path, finished: str, **facts: object) -> None:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps(with_checksum({"format": SLICES_FORMAT, **facts})))
+    (folder / "run.json").write_text(json.dumps({"finished": finished}))
+
+
+def test_ranks_that_differ_raise_on_every_rank_and_rank_0_reports_it(tmp_path: Path) -> None:
+    """Each sees its own slices at the place that rank 0 has chosen."""
+    for rank in "01":
+        finish_slices(tmp_path / rank / "slices/mine", "2026-01-02", rank=rank)
+    chosen = find_dataset(str(tmp_path / "0"), None)
+
+    def agree(rank: ThreadRank) -> bool:
+        dataset = replace(chosen, root=str(tmp_path / str(rank.rank)))
+        with pytest.raises(UsageError, match=r"rank 1 on .* sees other slices") as raised:
+            require_agreement(Settings("d"), dataset, rank, {name: FACTS[name] for name in ("has_nccl", "device")})
+        return raised.value.is_reported
+
+    assert on_ranks(2, agree) == [False, True]
+
+
 def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
-    for root, name, finished in (
-        ("a", "default", "2026-01-02"),
-        ("b", "default", "2026-01-03"),
-        ("b", "old", "2026-01-01"),
-    ):
-        folder = tmp_path / root / "slices" / name
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps(with_checksum({"format": SLICES_FORMAT})))
-        (folder / "run.json").write_text(json.dumps({"finished": finished}))
+    finish_slices(tmp_path / "a/slices/default", "2026-01-02")
+    finish_slices(tmp_path / "b/slices/default", "2026-01-03")
+    finish_slices(tmp_path / "b/slices/old", "2026-01-01")
     (tmp_path / "c" / "slices" / "unfinished").mkdir(parents=True)
     found = find_dataset(str(tmp_path), None)
     assert (found.root, found.name) == (str(tmp_path / "b"), "default")

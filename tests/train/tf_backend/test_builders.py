@@ -1,6 +1,5 @@
 """The models by name: their sizes, what ResNet-50 is made of, as published, and pictures that a model does not fit."""
 
-import json
 import sys
 from math import prod
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from etl.errors import UsageError
-from tests.lib.commands import REPOSITORY, ringslice, run, succeeded
+from tests.lib.commands import REPOSITORY
 from train.config.builder import Builder, find_builder
 from train.tf_backend.builders import BUILDERS, build, cnn, mlp
 from train.tf_backend.resnet import resnet50
@@ -110,20 +109,6 @@ def test_a_model_that_does_not_fit_is_refused(builder: Builder, line: str, monke
 def test_a_name_that_is_not_of_a_builder_is_refused(name: str, line: str) -> None:
     with pytest.raises(UsageError, match=line):
         find_builder(name, BUILDERS)
-
-
-@pytest.mark.chaos
-def test_the_loss_of_resnet50_goes_down_on_500_photographs(tmp_path: Path) -> None:
-    """From files to the end of the second epoch, as a user does it."""
-    succeeded(run("python", "benchmarks/lib/photographs.py", tmp_path, "--large", 0))
-    root = tmp_path / "root"
-    words = ("-r", "inline", "--size", 96, "--workers", 1, "--split", "train=1")
-    succeeded(ringslice("pipeline", tmp_path / "usual", root, *words))
-    options = ("--model", "resnet50", "--epochs", 2, "--batch", 32, "--lr", 0.02)
-    succeeded(run("python", "train/main.py", "--data", root, *options, timeout_s=1800))
-    result = json.loads((root / "runs/run-0001/result.json").read_text())
-    losses = [epoch["train_loss"] for epoch in result["epochs"]]
-    assert losses[-1] < losses[0] / 2, losses
 
 
 def test_the_mlp_is_784_1024_10() -> None:

@@ -240,33 +240,6 @@ def test_a_picture_goes_by_its_number_and_not_by_batch_or_order() -> None:
         assert not any(np.array_equal(once[key], other[key]) for key in once)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("format", ["PNG", "RAW", "JPEG"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_formats_give_the_same_pictures(format: str, channels: int) -> None:
-    plain = by_key(decode(Decoder(manifest_of(format, channels), (HEIGHT, WIDTH)), list(range(5)), format=format))
-    difference = 10 if format == "JPEG" else 0
-    for key, pixels in plain.items():
-        assert pixels.dtype == np.uint8
-        assert np.abs(pixels.astype(int) - picture(int(key), channels)).max() <= difference
-    augmented, wanted = (
-        by_key(decode(Decoder(manifest_of(each, channels), (24, 24), EVERYTHING), list(range(5)), format=each))
-        for each in (format, "RAW")
-    )
-    for key, pixels in augmented.items():
-        assert np.abs(pixels.astype(int) - wanted[key]).max() <= 3 * difference
-
-
-def test_a_jpeg_is_the_same_where_only_its_window_is_decoded() -> None:
-    encoded = encode(picture(0), "JPEG")
-    whole = tf.io.decode_jpeg(encoded).numpy()
-    decoder = Decoder(manifest_of("JPEG"), (20, 20))
-    top, left, height, width = centre_window((HEIGHT, WIDTH), (20, 20))
-    wanted = tf.image.resize(whole[top : top + height, left : left + width], (20, 20)).numpy()
-    found = decoder.pixels(tf.constant(encoded), tf.zeros(2, tf.int64)).numpy()
-    assert np.abs(np.round(wanted) - found).max() <= 1
-
-
 @pytest.mark.parametrize(("shape", "least"), [((200, 300), 0.02), ((40, 400), 0.08), ((3, 4), 0.08)])
 def test_windows_are_those_of_the_definition(shape: Size, least: float) -> None:
     """Torchvision's RandomResizedCrop with a scale of (``least``, 1), from the same random numbers."""

@@ -1,6 +1,7 @@
 """Pictures for PyTorch beside those for TensorFlow, and what is random in them. The module imports no PyTorch."""
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -71,19 +72,13 @@ def facts_of(windows: npt.NDArray[Any]) -> list[float]:
 def test_colours_change_as_in_tensorflow() -> None:
     """Brightness, contrast and saturation of 1.4, 0.8 and 1.2."""
 
-    class Drawn(np.random.Generator):
-        def __init__(self) -> None:
-            super().__init__(np.random.PCG64(0))
-
-        def uniform(self, *_: object) -> npt.NDArray[np.float64]:  # type: ignore[override]
-            return np.array([1.0, -0.5, 0.5])
-
+    drawn = mock.Mock(**{"uniform.return_value": np.array([1.0, -0.5, 0.5])})
     pixels = picture(0)
     gray = pixels @ np.array([0.299, 0.587, 0.114])
     brighter = np.float64(1.4) * pixels
     contrasted = 0.8 * brighter + 0.2 * 1.4 * gray.mean()
     expected = 1.2 * contrasted - 0.2 * (contrasted @ np.array([0.299, 0.587, 0.114]))[..., np.newaxis]
-    found = recolour(Augmentation(colour=True), pixels, Drawn())
+    found = recolour(Augmentation(colour=True), pixels, drawn)
     assert np.abs(found - np.clip(expected, 0, 255)).max() <= 1
 
 

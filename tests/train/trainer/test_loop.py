@@ -6,30 +6,25 @@ import json
 import math
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import keras
 import pytest
 
+from etl.stages.lease import Lease
+from etl.stages.names import WORK_FOLDER
 from etl.storage.json_files import json_bytes, with_checksum
 from etl.storage.place import Place, open_place
-from tests.lib.commands import REPOSITORY, Finished, contents, copy_some, failed, flip_bit, horovodrun, succeeded
-from tests.lib.faults import full_disk
+from tests.lib.commands import Finished, contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
-from tests.lib.ranks.running import FINISHED, checkpoints_of, metric_lines
+from tests.lib.ranks.running import FINISHED, checkpoints_of
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.checkpoints import store
 from train.checkpoints.store import name_of
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
-
-TRAIN = REPOSITORY / "train/main.py"
-# each rank in a folder of its own, which is first of where Python looks for packages
-APART = 'cd "$0/$HOROVOD_RANK" && PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$@"'
-HERE = "/proc/self/cwd/digits"  # the same text on each rank, and a place of its own
 
 
 @pytest.fixture(scope="module")
@@ -72,23 +67,6 @@ def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, 
     assert [path.name for path in root.iterdir()] == ["slices"]
 
 
-@pytest.mark.integration
-def test_ranks_with_other_slices_end_together(few: Path, tmp_path: Path) -> None:
-    """Real ranks, each with slices of its own."""
-    for rank in "01":
-        shutil.copytree(few, tmp_path / rank / "digits/slices/few")
-    manifest = tmp_path / "1/digits/slices/few/manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")
-    outcome = horovodrun(2, "sh", "-c", APART, tmp_path, "python", TRAIN, "--data", HERE, "--model", "mlp")
-    assert outcome.returncode != 0
-    lines = [each for each in (outcome.stdout + outcome.stderr).splitlines() if "ringslice: error:" in each]
-    assert len(lines) == 1, outcome.stderr
-    assert " sees other slices (" in lines[0]
-    assert "Exit code: 2" in outcome.stderr, outcome.stderr
-    assert ">:Traceback" not in outcome.stderr, outcome.stderr  # horovodrun has one of its own
-    assert not list(tmp_path.rglob("runs"))
-
-
 def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
 
@@ -124,6 +102,17 @@ def test_slices_without_a_training_split(root: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["slices"]
 
 
+def test_two_trainers_do_not_work_on_one_run(root: Path) -> None:
+    run = root / "runs/mine"
+    words = ("--data", root, "--run", "mine", "--model", "mlp", "--batch", 5, "--max-steps", 1)
+    lease = Lease.take(open_place(str(run / WORK_FOLDER)), "another trainer")
+    failed(train_here(*words), 3, f"train/main.py on {run} is locked by process ")
+    assert [path.name for path in run.iterdir()] == [WORK_FOLDER]
+    lease.release()
+    succeeded(train_here(*words))
+    assert not (run / WORK_FOLDER).exists()
+
+
 def test_a_run_folder_that_cannot_be_made(root: Path) -> None:
     (root / "runs").write_text("in the way")
     failed(train_here("--data", root, "--model", "mlp", "--batch", 5), 3, f"{root / 'runs'}")
@@ -145,6 +134,7 @@ def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Pat
     outcome = train_here("--data", root, *DIVERGING, *more, "--json")
     failed(outcome, 1, line)
     assert ", at a learning rate of" in outcome.stderr
+    assert outcome.stderr.count("without a validation split") == 1  # of a run that goes by its test split
     assert outcome.stdout == ""
     assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
     assert not (root / "runs/run-0001/result.json").exists()
@@ -205,13 +195,13 @@ class FullDisk(Judge):
 def train_judged(root: Path, made: TrainedRun, judge: Judge, *more: object) -> Finished:
     """A new run, ``best``."""
     words = ("--run", "best", *made.training[4:], "--data", root, "--patience", 2, "--epochs", 9, "--json")
-    return succeeded(train_here(*words, *more, hooks=judge))
+    return train_here(*words, *more, hooks=judge)
 
 
 @pytest.mark.integration
 def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: Path) -> None:
     root = stopped.copy(tmp_path / "root").root
-    outcome, run = train_judged(root, stopped, Judge(), "--keep", 1), root / "runs/best"
+    outcome, run = succeeded(train_judged(root, stopped, Judge(), "--keep", 1)), root / "runs/best"
     assert checkpoints_of(open_place(str(run))) == [2 * EPOCH_STEPS, 4 * EPOCH_STEPS]
     assert "the result is that of the best weights: epoch 2, step 40" in outcome.stderr
     result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
@@ -228,55 +218,24 @@ def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: P
 
 @pytest.mark.integration
 def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_path: Path) -> None:
-    outcome = train_judged(stopped.copy(tmp_path / "root").root, stopped, FullDisk())
+    """And the storage that fails once ends nothing."""
+    root = stopped.copy(tmp_path / "root").root
+    outcome = succeeded(train_judged(root, stopped, FullDisk(), "--checkpoint-failures", 4))
+    assert "checkpoint step-00000040 was not written (No space left on device" in outcome.stderr
+    assert "(failure 1 of --checkpoint-failures 4)" in outcome.stderr
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
     assert line in outcome.stderr
     assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": EPOCH_STEPS}
 
 
 @pytest.mark.integration
-def test_other_results_name_their_weights_too(stopped: TrainedRun, trained: TrainedRun) -> None:
-    for made, step in ((stopped, 25), (trained, 40)):
-        assert made.read()["weights"] == {"epoch": 2, "step": step}
+def test_a_checkpoint_that_must_not_fail_ends_the_run(stopped: TrainedRun, tmp_path: Path) -> None:
+    root = stopped.copy(tmp_path / "root").root
+    outcome = train_judged(root, stopped, FullDisk(), "--checkpoint-failures", 1)
+    failed(outcome, 3, "No space left on device")
+    assert checkpoints_of(open_place(str(root / "runs/best"))) == [EPOCH_STEPS]
 
 
-FAILS = range(26, 37)  # the steps before which the kernel refuses every write to a file
-
-
-class FailingStorage(Hooks):
-    """The kernel refuses every write to a file in the steps `FAILS`."""
-
-    def __init__(self) -> None:
-        self.is_full = ExitStack()
-
-    def on_step(self, running: Running, position: Position) -> None:
-        running.checkpoints.wait()
-        if position.step == FAILS[0]:
-            self.is_full.enter_context(full_disk())
-        elif position.step == FAILS[-1] + 1:
-            self.is_full.close()
-
-
-@pytest.mark.integration
-def test_a_run_whose_storage_fails_for_a_while_goes_on_and_loses_nothing(
-    stopped: TrainedRun, trained: TrainedRun, tmp_path: Path
-) -> None:
-    made, storage = stopped.copy(tmp_path / "root"), FailingStorage()
-    words = (*made.training, "--epochs", 2, "--resume", "--checkpoint-steps", 4, "--keep", 9)
-    with storage.is_full:
-        outcome = succeeded(train_here(*words, "--checkpoint-failures", 4, hooks=storage)).stderr
-    for step, number in ((28, 1), (32, 2), (36, 3)):
-        assert f"checkpoint step-{step:08d} was not written (File too large" in outcome
-        assert f"(failure {number} of --checkpoint-failures 4)" in outcome
-    assert checkpoints_of(open_place(str(made.folder)))[-2:] == [25, 40]
-    assert "lines of metrics were not written (File too large" in outcome
-    steps = [line["step"] for line in metric_lines(made.folder) if line["kind"] == "step"]
-    assert steps == list(range(1, 41))
-    found, expected = ((each.folder / "checkpoints/step-00000040/model.safetensors") for each in (made, trained))
-    assert found.read_bytes() == expected.read_bytes()
-
-
-SCRIPT = "train/evaluate.py"
 LAST = 40
 
 
@@ -290,33 +249,25 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.integration)])
-def test_any_number_of_ranks_gives_the_trainers_own_result(ranks: int, mine: TrainedRun) -> None:
+def test_an_evaluation_gives_the_trainers_own_result(mine: TrainedRun) -> None:
+    """On one rank; tests/train/trainer/test_on_hdfs.py has several."""
     theirs = mine.read("result.json")["result"]
-    words = (*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"])
-    outcome = succeeded(evaluate_here(*words) if ranks == 1 else horovodrun(ranks, SCRIPT, *words))
+    outcome = succeeded(evaluate_here(*mine.words, "--json", "--min-accuracy", theirs["test_accuracy"]))
     found = mine.read("evaluation-test.json")
-    assert found["accuracy"] == theirs["test_accuracy"]
-    rounding = 0 if ranks == 1 else 1e-6  # batches are summed in float32; one rank trained it
-    assert found["loss"] == pytest.approx(theirs["test_loss"], rel=rounding, abs=0)
+    assert (found["accuracy"], found["loss"]) == (theirs["test_accuracy"], theirs["test_loss"])
     assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(LAST))
     assert found["checkpoint_sha256"] == digest(mine.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors")
     assert found["slices"] == digest(mine.root / "slices/default/manifest.json")
-    summary = json.loads(outcome.stdout[outcome.stdout.index("{") :])
-    assert (summary["ranks"], summary["accuracy"]) == (ranks, round(found["accuracy"], 4))
+    summary = json.loads(outcome.stdout)
+    assert (summary["ranks"], summary["accuracy"]) == (1, round(found["accuracy"], 4))
     assert {path.name for path in mine.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
 
 
-@pytest.mark.integration
-def test_an_accuracy_that_is_too_low_is_reported_once_and_kept(copied: TrainedRun) -> None:
-    words = (*copied.words, "--split", "validation", "--min-accuracy", 1)
-    outcome = horovodrun(2, SCRIPT, *words)
+def test_an_accuracy_that_is_too_low_is_reported_and_kept(copied: TrainedRun) -> None:
+    outcome = evaluate_here(*copied.words, "--split", "validation", "--min-accuracy", 1)
     accuracy = copied.read("evaluation-validation.json")["accuracy"]
     assert accuracy == copied.read("result.json")["epochs"][-1]["validation_accuracy"] < 1
-    lines = [line for line in outcome.stderr.splitlines() if "ringslice: error:" in line]
-    assert len(lines) == 1, outcome.stderr
-    assert f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({copied.folder}" in lines[0]
-    assert "Exit code: 1" in outcome.stderr
+    failed(outcome, 1, f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({copied.folder}")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""The trainer on HDFS, by both drivers: the digits of local files, failures that end it, and one trainer at a time."""
+"""The trainer on HDFS, by both drivers: the digits are those of local files."""
 
 import json
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import pytest
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import failed, horovodrun, run, succeeded
+from tests.lib.commands import horovodrun, succeeded
 from tests.lib.on_hadoop import put
-from tests.lib.ranks.running import FINISHED, checkpoints_of, started, wait_until
+from tests.lib.ranks.running import FINISHED, checkpoints_of
 from train.checkpoints.store import name_of
 
 TRAIN = ("train/main.py", "--model", "mlp", "--json")
-LONG = ("--epochs", "1000", "--batch", "16")  # to be ended before it is done
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +74,3 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
         assert (found["loss"], found["accuracy"]) == tuple(result(run)["result"].values())
-
-
-@pytest.mark.integration
-def test_two_trainers_do_not_work_on_one_run(digits_root: Path, tmp_path: Path) -> None:
-    root = tmp_path / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
-    words = ("python", *TRAIN, "--data", root, "--run", "mine", "--resume")
-    folder = root / "runs" / "mine"
-    with started(*words, *LONG, log=tmp_path / "log") as first:
-        wait_until(lambda: list(folder.glob("checkpoints/*/checkpoint.json")), first)
-        failed(run(*words, *LONG), 3, f"train/main.py on {folder} is locked by process {first.pid} on ")
-        assert first.poll() is None
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-    assert (folder / "_work").exists()
-    epochs = max(checkpoints_of(open_place(str(folder)))) // 90 + 1
-    succeeded(run(*words, "--batch", "16", "--epochs", epochs))
-    assert sorted(path.name for path in folder.iterdir()) == FINISHED
-    assert checkpoints_of(open_place(str(folder)))[-1] == 90 * epochs
-    assert not list(folder.rglob("*attempt*"))
