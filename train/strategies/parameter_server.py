@@ -26,13 +26,12 @@ from train.parallel.devices import Device
 from train.runs.consistency import version_disagreement, versions
 from train.strategies import Strategy
 from train.strategies.multi_worker import end_by_signals, first_line
-from train.strategies.parameter_server_trainer import ParameterServerTrainer
+from train.strategies.parameter_server_trainer import LOST, ParameterServerTrainer, is_worker_lost
 from train.tf_backend.devices import take_all_gpus
 
 LOOK_S = 1.0  # between two looks at whether the chief is there
 MAX_MISSES = 3  # looks in a row without a chief, once it was there
 FACTS = 200  # the file descriptor of what a worker or server reports to the chief, which reads it by TensorFlow
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
 class ParameterServer(Strategy):
@@ -90,11 +89,11 @@ def name_lost_servers() -> Iterator[None]:
     """Turn what TensorFlow raises in the chief after a server has ended into one line; leave out what it raises when
     objects are deleted.
     """
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda found: None if isinstance(found.exc_value, LOST) else hook(found)
+    lost, hook = (*LOST, tf.errors.FailedPreconditionError), sys.unraisablehook
+    sys.unraisablehook = lambda found: None if isinstance(found.exc_value, lost) else hook(found)
     try:
         yield
-    except LOST as error:
+    except lost as error:
         raise EnvironmentFailure(
             f"a parameter server has ended, and with it the weights ({type(error).__name__}); --resume goes on from"
             " the last checkpoint"
@@ -102,13 +101,20 @@ def name_lost_servers() -> Iterator[None]:
 
 
 def require_same_versions(task: Task) -> None:
-    """Raise EnvironmentFailure if a worker or server has not the versions of this process, the chief."""
+    """Raise EnvironmentFailure if a worker or server has not the versions of this process, the chief.
+
+    A worker that is lost meanwhile is left out, as one that comes later.
+    """
     own = versions()
     for role in (WORKER, SERVER):
         for index, address in enumerate(task.cluster[role]):
             try:
                 with tf.device(f"/job:{role}/task:{index}/device:CPU:0"):
                     found = json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
+            except LOST as error:
+                if not is_worker_lost(error):
+                    raise
+                continue
             except tf.errors.NotFoundError as error:
                 raise EnvironmentFailure(
                     f"{role} {index} at {address} has an earlier version of ringslice; install the same on every host"

@@ -29,6 +29,8 @@ from train.tf_backend.gradients import gradients_of
 from train.tf_backend.state import RandomDraws, running_statistics
 from train.tf_backend.trainer import TrainedModel
 
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+OF_ANOTHER_START = ("unknown device", "Primary device is not remote", "Unable to find the relevant tensor")  # of errors
 Part = tuple[tf.Tensor, ...]  # records, their numbers and weights, and the seed of the epoch
 SIGNATURE = [  # of a part and the number of its random draws: parts of other sizes are not traced again
     tf.TensorSpec([None], tf.string),
@@ -114,10 +116,9 @@ class ParameterServerTrainer(TrainedModel):
         self.optimizer.learning_rate = learning_rate / (1 if self._is_synchronous else self._parts)
         begun = time.perf_counter()
         draws = (tf.constant(step * self._parts + number, tf.int64) for number in range(len(batch)))
-        futures = [
-            self._coordinator.schedule(self._part, args=(*part, draw)) for part, draw in zip(batch, draws, strict=True)
-        ]
-        self._pending.append(_Scheduled(step + 1, learning_rate, self._input_s, begun, futures))
+        parts = [(*part, draw) for part, draw in zip(batch, draws, strict=True)]
+        futures = [self._coordinator.schedule(self._part, args=each) for each in parts]
+        self._pending.append(_Scheduled(step + 1, learning_rate, self._input_s, begun, parts, futures))
         return self._collect(0) if self._is_synchronous else results
 
     def finish_steps(self) -> list[StepResult]:
@@ -127,6 +128,17 @@ class ParameterServerTrainer(TrainedModel):
             self.optimizer.iterations.assign(results[-1].measured.step)  # workers that add to it at once lose counts
         return results
 
+    def _fetch(self, part: Part, future: Any) -> Sequence[Any]:
+        """What a worker has computed of a part. If it was lost before the chief has that, another one computes it."""
+        while True:
+            try:
+                values: Sequence[Any] = future.fetch()
+                return values
+            except tf.errors.OpError as error:
+                if not is_worker_lost(error):
+                    raise
+                future = self._coordinator.schedule(self._part, args=part)
+
     def _collect(self, left: int) -> list[StepResult]:
         """Wait for steps until so many are ``left``; their results."""
         results = []
@@ -134,8 +146,8 @@ class ParameterServerTrainer(TrainedModel):
             taken = self._pending.popleft()
             sums, totals = np.zeros(3), None
             keys: list[bytes] = []
-            for future in taken.futures:
-                *numbers, own_sums, own_keys = future.fetch()
+            for part, future in zip(taken.parts, taken.futures, strict=True):
+                *numbers, own_sums, own_keys = self._fetch(part, future)
                 sums, keys = sums + own_sums, [*keys, *own_keys.tolist()]
                 totals = numbers if totals is None else add(totals, numbers)
             computed = time.perf_counter()
@@ -150,13 +162,26 @@ class ParameterServerTrainer(TrainedModel):
 
 @dataclass(frozen=True)
 class _Scheduled:
-    """A step whose parts are in flight, and what was measured of it when they were scheduled."""
+    """A step whose ``parts``, with the numbers of their draws, are in flight; what was measured of it before."""
 
     step: int
     rate: float
     input_s: float
     begun: float
+    parts: Sequence[Part]
     futures: Sequence[Any]
+
+
+def is_worker_lost(error: tf.errors.OpError) -> bool:
+    """True if ``error`` is that of a worker which has ended, or was started again.
+
+    TensorFlow's coordinator decides so (`_is_worker_failure` in cluster_coordinator.py), but only until a worker has
+    computed its part: what it returns is still there.
+    """
+    text = str(error)
+    if "/job:worker" not in text or "remote target /job:ps" in text:
+        return False
+    return isinstance(error, LOST) or any(each in text for each in OF_ANOTHER_START)
 
 
 def add(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> list[np.ndarray]:

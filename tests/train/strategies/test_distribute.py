@@ -57,7 +57,7 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
 
 @pytest.mark.witness
 def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
-    """Without batch norm; with it, also if one is killed, see below."""
+    """Without batch norm; with it, see `test_what_a_lost_worker_has_computed_is_computed_again`."""
     plain = (*words, "--model", "tests.lib.ranks.tiny:smooth")
     succeeded(train_here(*plain, "--batch", 128, "--run", "alone"))
     succeeded(launch_served(MAIN, *plain, "--batch", 64, *SYNCHRONOUS, "--run", "served"))
@@ -144,21 +144,29 @@ def test_asynchronous_workers_learn_from_each_example_once_per_epoch(root: Path)
     assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("strategy", [SYNCHRONOUS, ASYNCHRONOUS])
-def test_a_killed_worker_is_replaced(strategy: tuple[str, ...], root: Path, tmp_path: Path) -> None:
-    options = ("train/main.py", "--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--epochs", 3)
+REPLACED = "ringslice: worker 0 was killed (SIGKILL); it is replaced"
+
+
+def test_a_killed_worker_is_replaced(root: Path, tmp_path: Path) -> None:
+    words = ("train/main.py", "--data", root, *MODEL, *ASYNCHRONOUS, "--epochs", 3, "--run", "served", "--audit")
     log = tmp_path / "log"
-    served = (*options, *strategy, "--run", "served", "--audit", "--checkpoint-steps", 1)
-    with started(*LAUNCH, *served, log=log) as process:
+    with started(*LAUNCH, *words, "--checkpoint-steps", 1, log=log) as process:
         wait_until(lambda: any((root / "runs/served/checkpoints").glob("*")), process)
         os.kill(process_of("worker", 0, log).pid, signal.SIGKILL)
         status = process.wait(240)
     assert status == 0, log.read_text()
-    assert log.read_text().count("ringslice: worker 0 was killed (SIGKILL); it is replaced") == 1
+    assert log.read_text().count(REPLACED) == 1
     require_each_key_once(root / "runs/served", root / "slices/default", 3)
-    if strategy == SYNCHRONOUS:
-        succeeded(run("python", *options, *MIRRORED, "--run", "alone"))
-        assert distance(root, "alone", "served") < CLOSE
+
+
+def test_what_a_lost_worker_has_computed_is_computed_again(root: Path) -> None:
+    """Synchronously the steps are those of a run that loses nothing."""
+    words = ("--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15)
+    served = launch_served("tests/lib/ranks/lost_result.py", *words, *SYNCHRONOUS, "--run", "served", "--audit")
+    assert succeeded(served).stderr.count(REPLACED) == 1
+    require_each_key_once(root / "runs/served", root / "slices/default", 1)
+    succeeded(run("python", MAIN, *words, *MIRRORED, "--run", "alone"))
+    assert distance(root, "alone", "served") < CLOSE
 
 
 def test_nothing_stays_of_a_run_that_lost_its_server(root: Path, tmp_path: Path) -> None:
