@@ -28,7 +28,7 @@ QUALITY, MORE = {"section": "Quality: fail above these limits"}, {"section": "Mo
 PARAMS = {
     "source": text(SOURCE, f"Images: a folder for each class, IDX files, archives, Parquet files, a list. {DATE}"),
     "root": text(f"{ringslice.DATA}/nightly", f"Where the dataset and its runs go: a path or hdfs://HOST/PATH. {DATE}"),
-    "size": text("224", "Pixels, as 224 or 224x320. Empty: the source's own.", SIZE, type=["null", "string"]),
+    "size": text("224", "Pixels: 224, or height x width. Empty: the source's own.", SIZE, type=["null", "string"]),
     "name": text("{date}-{time}", f"Name of the slices. Known images keep their split. {DATE}", ringslice.FOLDER_NAME),
     "workers": number(2, "Ranks that will train. The number of slices is a multiple of them.", minimum=1),
     "max_rejects": number(0.05, "Share of images that cannot be used.", "number", maximum=1, **QUALITY),
