@@ -27,19 +27,19 @@ QUALITY, MORE = {"section": "Quality: fail above these limits"}, {"section": "Mo
 
 PARAMS = {
     "source": text(SOURCE, f"Images: a folder for each class, IDX files, archives, Parquet files, a list. {DATE}"),
-    "root": text(f"{ringslice.DATA}/nightly", f"Of the dataset and its runs: a path, file:///… or hdfs://…. {DATE}"),
-    "size": text("224", "Height x width in pixels. Empty: the source's own.", SIZE, type=["null", "string"]),
-    "name": text("{date}-{time}", f"Of the slices; known images keep their split. {DATE}", ringslice.FOLDER_NAME),
-    "workers": number(2, "Ranks that train. The number of slices is a multiple of them.", minimum=1),
+    "root": text(f"{ringslice.DATA}/nightly", f"Where the dataset and its runs go: a path or hdfs://HOST/PATH. {DATE}"),
+    "size": text("224", "Pixels, as 224 or 224x320. Empty: the source's own.", SIZE, type=["null", "string"]),
+    "name": text("{date}-{time}", f"Name of the slices. Known images keep their split. {DATE}", ringslice.FOLDER_NAME),
+    "workers": number(2, "Ranks that will train. The number of slices is a multiple of them.", minimum=1),
     "max_rejects": number(0.05, "Share of images that cannot be used.", "number", maximum=1, **QUALITY),
     "max_removed": number(None, "Images that the source lost or changed.", **QUALITY),
     "max_imbalance": number(None, "Images of the largest class / the smallest.", "number", **QUALITY),
     "max_duplicates": number(None, "Contents that are in several splits.", **QUALITY),
     "slices": number(None, "Slices of the training split. Empty: about 200 MB each.", minimum=1, **MORE),
     "runner": text("local", "Where mrjob runs the jobs.", enum=["inline", "local", "hadoop"], **MORE),
-    "keep": number(7, "Newest slices to keep, besides those that a run names.", minimum=1, **MORE),
-    "keep_runs": number(7, "Newest runs of DAG runs to keep, besides champions.", minimum=1, **MORE),
-    "config": text(None, "TOML file with more options, as for ringslice --config.", **MORE),
+    "keep": number(7, "Number of newest slices to keep, besides those that a run names.", minimum=1, **MORE),
+    "keep_runs": number(7, "Number of newest runs of DAG runs to keep, besides champions.", minimum=1, **MORE),
+    "config": text(None, "Path of a TOML file with more options, as for ringslice --config.", **MORE),
     "overwrite": Param(False, "Replace what another source or configuration left.", type="boolean", **MORE),
 }
 FROM, ROOT, NAME = (f"{{{{ dated(params.{each}, dag_run, dag.timezone) }}}}" for each in ("source", "root", "name"))
@@ -77,9 +77,7 @@ with DAG(
 ) as dag:
     ingest = stage("ingest", "Packs the images into tar files under `ROOT/raw`.", OVERWRITE, arguments=[FROM, ROOT])
     normalize = stage(
-        "normalize",
-        "Decodes and resizes the images, as an mrjob job. Unusable ones are kept apart, with a reason.",
-        *(OVERWRITE, RUNNER, option("size")),
+        "normalize", "Decodes and resizes the images. Unusable ones are kept apart.", OVERWRITE, RUNNER, option("size")
     )
     shard = stage(
         "shard",
@@ -88,7 +86,7 @@ with DAG(
     )
     verify = stage("verify", "Reads every byte of the slices, as an mrjob job, and checks them.", RUNNER, NAMED)
 
-    @task(retries=0, doc_md="Fails if the numbers of the stages exceed the limits among the params.")
+    @task(doc_md="Fails if the numbers of the stages exceed the limits among the params.")
     def check_quality(params: dict[str, Any], ti: Any) -> None:
         summaries = {name: ti.xcom_pull(task_ids=name) for name in ("ingest", "normalize", "shard", "verify")}
         if missing := [name for name, summary in summaries.items() if not summary]:

@@ -16,26 +16,26 @@ sys.path.append(str(Path(__file__).resolve().parent))
 import ringslice_airflow as ringslice
 from ringslice_airflow import RingsliceOperator, number, option, text
 
-OWN_OPTIONS = "data|name|run|resume|json"  # of plan_runs
 CANDIDATE = {
     "type": "object",
-    "propertyNames": {"pattern": f"^(?!({OWN_OPTIONS})$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
+    "propertyNames": {"pattern": f"^(?!(data|name|run|resume|json)$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
     "maxProperties": 50,
     "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
 }
 
+PROMOTION, MORE = {"section": "Promotion"}, {"section": "More"}
 PARAMS = {
-    "root": text(f"{ringslice.DATA}/nightly", "Of the dataset. A run that an event started takes the event's."),
-    "name": text(None, "Of the slices; as root. Empty: the newest finished ones.", ringslice.FOLDER_NAME),
-    "run": text(None, "Of training; one that is there is resumed. Empty: airflow-ID.", ringslice.FOLDER_NAME),
-    "ranks": number(2, "Ranks, workers or replicas of each candidate.", minimum=1),
+    "root": text(f"{ringslice.DATA}/nightly", "Where the dataset is. A run that an event started takes the event's."),
     "candidates": Param(
         [{"model": "cnn", "epochs": 10}],
-        "Each trains with its own options of ringslice train, such as model, recipe, strategy, epochs and batch.",
+        "Each is trained by its own options of ringslice train: model, recipe, strategy, epochs, batch and others.",
         **{"type": "array", "minItems": 1, "maxItems": 100, "items": CANDIDATE},
     ),
-    "min_accuracy": number(0, "Fail if the best candidate has less on the test split.", "number"),
-    "max_class_drop": number(0.1, "The champion stays if a class would lose more of its accuracy.", "number"),
+    "ranks": number(2, "Ranks, workers or replicas of each candidate.", minimum=1),
+    "min_accuracy": number(0, "Fail if the best candidate has less on the test split.", "number", **PROMOTION),
+    "max_class_drop": number(0.1, "Keep the champion if a class loses more of its accuracy.", "number", **PROMOTION),
+    "name": text(None, "Name of the slices, as root. Empty: the newest finished ones.", ringslice.FOLDER_NAME, **MORE),
+    "run": text(None, "Name of the run, resumed if it exists. Empty: airflow-ID.", ringslice.FOLDER_NAME, **MORE),
 }
 
 
@@ -64,7 +64,7 @@ with DAG(
     **ringslice.DAG_OPTIONS,
 ) as dag:
 
-    @task(retries=0, doc_md="Names the runs, on the newest event's slices or those of the params.")
+    @task(doc_md="Names the runs, on the newest event's slices or those of the params.")
     def plan(**context: Any) -> list[dict[str, Any]]:
         ringslice.require_declared(context)
         found = context["triggering_asset_events"].get(ringslice.DATASET, ())

@@ -45,7 +45,6 @@ class EnvironmentFailure(AirflowException):
     """Status 3, or a command that was stopped or killed: the machine or the cluster failed."""
 
 
-ERRORS = {1: DataError, 2: UsageError}  # by exit status
 RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=2), "retry_exponential_backoff": 2}
 DAG_OPTIONS: dict[str, Any] = {
     **{"start_date": datetime(2025, 1, 1), "catchup": False, "is_paused_upon_creation": True, "max_active_runs": 1},
@@ -117,7 +116,7 @@ class RingsliceOperator(BaseOperator):
                 if BUSY not in error:
                     break
             if status:
-                failure = ERRORS.get(status, EnvironmentFailure)
+                failure = {1: DataError, 2: UsageError}.get(status, EnvironmentFailure)
                 raise failure(f"{self.task_id} ended with status {status}: {error or 'no error line; see its log'}")
             output.seek(0)
             *_, last = ["null", *output.read().splitlines()]

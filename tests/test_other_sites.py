@@ -1,6 +1,5 @@
 """Sites that are set up otherwise: FairScheduler, and a default filesystem that is not the root's HDFS."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import failed, run, succeeded
+from tests.lib.commands import run, succeeded
 
 JOB_TIMEOUT_S = 400
 FAIR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler"
@@ -28,7 +27,7 @@ def put(path: Path, name: str, value: object) -> None:
 
 @pytest.mark.chaos
 def test_fair_scheduler_and_another_default_filesystem(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Queues are listed and checked by their paths; all of a job's files are on the root's HDFS."""
+    """A queue is that of the scheduler; all of a job's files are on the root's HDFS."""
     source = make_tree({"a": 3, "b": 3})
     with Cluster.start(tmp_path / "own", die_with_parent=True) as own:
         put(own.conf_dir / "yarn-site.xml", "yarn.resourcemanager.scheduler.class", FAIR)
@@ -41,23 +40,10 @@ def test_fair_scheduler_and_another_default_filesystem(make_tree: TreeMaker, tmp
         variables = own.environment() | {"HADOOP_CONF_DIR": str(client)}
         root = f"{own.uri}/tmp/images"
 
-        def queues(*words: str, status: int = 0) -> dict[str, str]:
-            finished = run("ringslice", "doctor", "--only", "yarn", "--json", *words, variables=variables)
-            assert finished.returncode == status, finished.stdout + finished.stderr
-            return next(each for each in json.loads(finished.stdout)["checks"] if each["check"] == "queues")
-
-        names = "images.large, images.small, other"
-        assert queues()["text"] == names
-        for name in ("images.small", "root.images.small", "other"):
-            assert queues("--queue", name)["text"] == names
-        assert "FairScheduler makes 'small' when a job asks for it" in queues("--queue", "small")["text"]
+        doctor = run("ringslice", "doctor", "--only", "yarn", "--queue", "images.small", "--json", variables=variables)
+        assert '"queues", "state": "ok"' in succeeded(doctor).stdout
         succeeded(run("ringslice", "ingest", source, root, variables=variables))
         start = ("ringslice", "normalize", root, "--size", "8", "-r", "hadoop", "--queue")
-        put(client / "yarn-site.xml", "yarn.scheduler.fair.allow-undeclared-pools", "false")
-        assert f"give --queue one of: {names}" in queues("--queue", "small", status=3)["text"]
-        refused = run(*start, "x.other", variables=variables)
-        failed(refused, 3, "--queue 'x.other' does not exist at http://")
-        failed(refused, 3, f"its queues are: {names}")
         succeeded(run(*start, "images.small", timeout_s=JOB_TIMEOUT_S, variables=variables))
         (application,) = own.yarn_applications()
         assert (application["queue"], application["finalStatus"]) == ("root.images.small", "SUCCEEDED")

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from etl.errors import ERROR_PREFIX, EnvironmentFailure, explain
-from etl.hadoop.site_config import SITE_VARIABLES, site_configuration
-from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
-from etl.storage.place import Place, open_place
+from etl.hadoop.site_config import SITE_VARIABLES
+from etl.storage.hdfs_settings import HdfsSettings
+from etl.storage.place import open_place
 
 KILL_TIMEOUT_S = 5.0
 
@@ -20,7 +20,6 @@ OK, NOTE, WARNING, FAILS = "ok", "note", "warning", "fails"
 
 # Group, name, and the function that returns one line if all is well, and raises what is not, with the remedy.
 Check = tuple[str, str, Callable[[], str]]
-Checks = Iterator[Check]
 
 
 class Skipped(Exception):
@@ -33,28 +32,18 @@ class Skipped(Exception):
 
 @dataclass
 class Context:
-    """What the checks depend on: the options, the site's configuration, and the states of the checks before, by name.
-
-    ``place`` is None if the configuration that it depends on cannot be read, which is ``site_problem`` then.
-    """
+    """What the checks depend on: the options, and the states of the checks before, by name."""
 
     uri: str
     queue: str | None = None
     python_bin: str | None = None
-    place: Place | None = field(default=None, init=False)
-    site: dict[str, str] = field(default_factory=dict, init=False)
-    site_problem: str = field(default="", init=False)
     states: dict[str, str] = field(default_factory=dict, init=False)
-    hangs: bool = field(default=False, init=False)  # the place
 
     def __post_init__(self) -> None:
         """Raises UsageError for a place that there is no filesystem for."""
         self.settings = HdfsSettings.from_environment()
-        try:
-            self.site = site_configuration()
-            self.place = open_place(self.uri)
-        except (EnvironmentFailure, OSError) as error:
-            self.site_problem = str(error)
+        with suppress(EnvironmentFailure, OSError):  # of the site's configuration, which has a check of its own
+            open_place(self.uri)
 
     @property
     def has_site(self) -> bool:
@@ -63,50 +52,25 @@ class Context:
 
     @property
     def is_on_hdfs(self) -> bool:
-        return self.uri.lower().startswith("hdfs://")
-
-    @property
-    def needs_java(self) -> bool:
-        """True if a missing Java is a failure; HDFS alone needs none, with hdfs-native."""
-        return self.has_site or (self.is_on_hdfs and self.settings.driver == LIBHDFS)
+        """True if the place is one of HDFS."""
+        return self.uri.lower().startswith("hdfs:")
 
     def has_passed(self, name: str) -> bool:
+        """True if the check of this name was run and did not fail."""
         return self.states.get(name) in (OK, WARNING)
-
-    def require_site(self) -> None:
-        """Raise Skipped if the site's configuration cannot be read, which one check reports as a failure."""
-        if self.site_problem:
-            raise Skipped("not checked, because Hadoop's configuration cannot be read; correct that first")
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a child process ended; ``status`` is negative after a signal, also after that of its timeout."""
-
-    status: int
-    output: str
-    errors: str
-    timeout_s: float | None = None
-
-    @property
-    def reason(self) -> str:
-        """Why it failed: its own error line, if it has one."""
-        if self.timeout_s is not None:
-            return f"did not end within {self.timeout_s:.0f} s"
-        if self.status < 0:
-            return f"crashed ({signal.Signals(-self.status).name})"
-        lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
-        own = [line for line in lines if line.startswith(ERROR_PREFIX)]
-        last = (own or lines or [f"ended with status {self.status} and no message"])[-1]
-        return last.removeprefix(ERROR_PREFIX)
 
 
 def run(
-    words: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None, cwd: str | None = None
-) -> Result:
-    """Run a program that may crash or hang; after ``timeout_s`` or an interrupt it and its children are killed.
+    words: Sequence[str],
+    timeout_s: float,
+    remedy: str,
+    variables: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> str:
+    """Run a program that may crash or hang, and return what it prints; ``variables`` are its whole environment.
 
-    ``variables`` are its whole environment. Raises FileNotFoundError if there is no such program.
+    After ``timeout_s`` or an interrupt it and its children are killed. Raises EnvironmentFailure with the reason and
+    the ``remedy`` if it fails, FileNotFoundError if there is no such program.
     """
     child = subprocess.Popen(
         words,
@@ -119,28 +83,35 @@ def run(
         errors="replace",
         start_new_session=True,  # what it starts is killed with it, and Ctrl-C does not reach it
     )
+    reason = f"did not end within {timeout_s:.0f} s"
     try:
         output, errors = child.communicate(timeout=timeout_s)
-        return Result(child.returncode, output, errors)
+        if child.returncode == 0:
+            return output
+        reason = _reason(child.returncode, errors or output)
     except subprocess.TimeoutExpired:
-        return Result(-signal.SIGKILL, *_kill(child), timeout_s)
-    except BaseException:
-        _kill(child)
-        raise
+        pass
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # it may be stuck in the kernel (a dead NFS)
+                child.communicate(timeout=KILL_TIMEOUT_S)
+    raise EnvironmentFailure(f"{words[0]} {reason}; {remedy}")
 
 
-def _kill(child: "subprocess.Popen[str]") -> tuple[str, str]:
-    """Kill it and what it started; returns what it printed, nothing if it is stuck in the kernel (a dead NFS)."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        return child.communicate(timeout=KILL_TIMEOUT_S)
-    return "", ""
+def run_python(words: Sequence[str], timeout_s: float, remedy: str, **variables: str) -> str:
+    """Run this Python in this environment with ``variables`` added, as `run` does."""
+    return run([sys.executable, "-P", *words], timeout_s, remedy, os.environ | variables)
 
 
-def run_python(words: Sequence[str], timeout_s: float, **variables: str) -> Result:
-    """Run this Python in this environment with ``variables`` added."""
-    return run([sys.executable, "-P", *words], timeout_s, os.environ | variables)
+def _reason(status: int, errors: str) -> str:
+    """Why a program failed: its own error line, if it has one, else its last."""
+    if status < 0:
+        return f"crashed ({signal.Signals(-status).name})"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith(ERROR_PREFIX)]
+    last = (own or lines or [f"ended with status {status} and no message"])[-1]
+    return f"failed ({last.removeprefix(ERROR_PREFIX)})"
 
 
 def run_checks(context: Context, checks: Iterable[Check], as_json: bool) -> int:

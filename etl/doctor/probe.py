@@ -1,20 +1,18 @@
-"""What may crash or hang, in a process of its own: ``python -m etl.doctor.probe WHAT [URI NAME]``.
+"""Use a place that may hang, in a process of its own: ``python -m etl.doctor.probe WHAT URI NAME``.
 
-- ``libhdfs`` loads libhdfs and starts its JVM, without a connection; what Java prints goes to standard error;
-- ``place`` publishes a file in a new folder NAME below URI, or below its nearest parent that exists, and deletes it;
+- ``try`` publishes a file in a new folder NAME below URI, or below its nearest parent that exists, and deletes it;
 - ``remove`` only deletes that folder, after a probe that was killed.
 """
 
-import os
 import resource
+import shutil
 import sys
 import time
 
 from pyarrow import fs
 
-from etl.errors import DEBUG_VARIABLE, EnvironmentFailure, end_process, run_reporting
+from etl.errors import EnvironmentFailure, end_process, run_reporting
 from etl.storage.atomic import TakenError, publish_bytes
-from etl.storage.hdfs_settings import HdfsSettings
 from etl.storage.place import Place, open_place
 
 CONTENT = bytes(range(256)) * 256
@@ -23,33 +21,20 @@ CONTENT = bytes(range(256)) * 256
 def main() -> int:
     """Returns the exit status: 3, with one line, if something fails."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    what, *words = sys.argv[1:]
-    if what == "libhdfs":
-        start_jvm()
-        return 0
-    place = open_place(words[0])
+    what, uri, name = sys.argv[1:]
+    place = open_place(uri)
     base = nearest_folder(place)
     if what == "remove":
-        (base / words[1]).delete()
-    else:
-        began = time.monotonic()
-        try_out(base / words[1])
-        where = place if base == place else f"{place} (not there yet; tried in {base.path})"
-        taken_ms = (time.monotonic() - began) * 1000
-        print(f"wrote, read, renamed and deleted {where} in {taken_ms:.0f} ms; a taken name was refused")
+        (base / name).delete()
+        return 0
+    began = time.monotonic()
+    try_out(base / name)
+    where = place if base == place else f"{place} (not there yet; tried in {base.path})"
+    taken_ms = (time.monotonic() - began) * 1000
+    is_local = place.filesystem.scheme == "file"
+    free = f"; {shutil.disk_usage(base.path).free / (1 << 30):,.1f} GiB free" if is_local else ""
+    print(f"wrote, read, renamed and deleted {where} in {taken_ms:.0f} ms; a taken name was refused{free}")
     return 0
-
-
-def start_jvm() -> None:
-    from etl.storage.libhdfs import start_environment  # not to be loaded by the other probes
-
-    os.environ[DEBUG_VARIABLE] = "1"  # so that Java prints
-    start_environment(HdfsSettings.from_environment().heap_bytes)
-    os.environ["LIBHDFS_OPTS"] += f" -XX:ErrorFile={os.devnull}"  # a crash writes no hs_err file here
-    try:
-        fs.HadoopFileSystem("127.0.0.1", 1)  # makes a client that asks for nothing: no NameNode is needed
-    except OSError as error:
-        raise EnvironmentFailure(f"libhdfs.so: {error}") from None
 
 
 def nearest_folder(place: Place) -> Place:
@@ -62,7 +47,10 @@ def nearest_folder(place: Place) -> Place:
 
 
 def try_out(folder: Place) -> None:
-    """Make ``folder``, publish a file in it, read it, publish another one under its name, and delete all."""
+    """Make ``folder``, publish a file in it, read it, publish another one under its name, and delete all.
+
+    Raises EnvironmentFailure if the bytes differ, or the file is overwritten.
+    """
     try:
         file = folder.make_folder() / "file"
         publish_bytes(file, folder, CONTENT)

@@ -89,6 +89,7 @@ class _Sink(io.RawIOBase):
 
 
 def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Convert rows to a table. Raises pyarrow.ArrowException for a value that does not fit the schema."""
     return pa.Table.from_pylist(cast(list[Any], rows), schema=schema)
 
 
@@ -104,6 +105,7 @@ class TableBuilder:
         self.rows = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row."""
         self._waiting.append(row)
         self.rows += 1
         if len(self._waiting) == self.WAITING_ROWS:

@@ -71,14 +71,13 @@ def read_records(stream: ByteReader, where: str, offset: int = 0) -> Iterator[Re
     while header := stream.read(HEADER_BYTES):
         if len(header) < HEADER_BYTES:
             raise DataError(f"{where} ends within the header of the record at offset {offset}")
-        length = _checked_length(header, offset, where)
-        data = stream.read(length)
-        footer = stream.read(FOOTER_BYTES)
-        if len(data) < length or len(footer) < FOOTER_BYTES:
+        size = _checked_length(header, offset, where) + FOOTER_BYTES
+        body = stream.read(size)
+        if len(body) < size:
             raise DataError(f"{where} ends within the record at offset {offset}")
-        crc = _checked_crc(data, footer, offset, where)
-        yield Record(offset, data, crc, b"".join((header, data, footer)))
-        offset += FRAMING_BYTES + length
+        record = _record(header + body, offset, where)
+        yield record
+        offset += record.size
 
 
 def open_record(framed: bytes, offset: int, where: str) -> Record:
@@ -93,8 +92,7 @@ def open_record(framed: bytes, offset: int, where: str) -> Record:
         raise DataError(
             f"{where}: the record at offset {offset} takes {FRAMING_BYTES + length} bytes, not {len(framed)}"
         )
-    data = framed[HEADER_BYTES:-FOOTER_BYTES]
-    return Record(offset, data, _checked_crc(data, framed[-FOOTER_BYTES:], offset, where), framed)
+    return _record(framed, offset, where)
 
 
 def _checked_length(header: bytes, offset: int, where: str) -> int:
@@ -104,11 +102,12 @@ def _checked_length(header: bytes, offset: int, where: str) -> int:
     return int(length)
 
 
-def _checked_crc(data: bytes, footer: bytes, offset: int, where: str) -> int:
+def _record(framed: bytes, offset: int, where: str) -> Record:
+    data = framed[HEADER_BYTES:-FOOTER_BYTES]
     crc = crc32c(data)
-    if mask(crc) != _UINT32.unpack(footer)[0]:
+    if mask(crc) != _UINT32.unpack_from(framed, len(framed) - FOOTER_BYTES)[0]:
         raise DataError(f"{where}: wrong CRC of the data at offset {offset}")
-    return crc
+    return Record(offset, data, crc, framed)
 
 
 def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:

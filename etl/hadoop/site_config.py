@@ -9,22 +9,19 @@ import pwd
 import re
 import shutil
 import subprocess
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
+from xml.etree import ElementInclude, ElementTree
 
 from etl.errors import EnvironmentFailure
 
 SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which name the folders of the site
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
-MAX_INCLUDES = 100  # files that one site file includes, directly or not
 MAX_SUBSTITUTIONS = 20  # in one value; Hadoop's own limit
 UMASK, DEFAULT_UMASK = "fs.permissions.umask-mode", "022"  # Hadoop's own
 
-_XINCLUDE = "{http://www.w3.org/2001/XInclude}"
 _VARIABLE = re.compile(r"\$\{([^}$ ]+)\}")
 _ENVIRONMENT = re.compile(r"env\.([^-:]+)(?:(:?-)(.*))?")
 
@@ -66,11 +63,17 @@ def site_umask(site: Mapping[str, str]) -> int:
 
 
 def read_site_file(path: Path) -> dict[str, str]:
-    """The properties of one site file, with those of the files it includes; the last of a name wins.
+    """The properties of one site file, with those of the files it includes (XInclude); the last of a name wins.
 
-    Raises EnvironmentFailure for a file that is not XML, and for an include without a file or a fallback.
+    Raises EnvironmentFailure for a file that is not XML, and for an include of itself or of no file.
     """
-    return _properties(path, _parse(path), [0])
+    root = _load(str(path))
+    try:
+        ElementInclude.include(root, _load, base_url=str(path))  # type: ignore[arg-type]
+    except (ElementInclude.FatalIncludeError, OSError) as error:
+        raise EnvironmentFailure(f"{path} has an xi:include that cannot be read ({error}); correct it") from None
+    found = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
+    return {name.strip(): value.strip() for name, value in found if name and value is not None}
 
 
 def resolve(properties: Mapping[str, str]) -> dict[str, str]:
@@ -81,44 +84,15 @@ def resolve(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: _resolved(value, properties) for name, value in properties.items()}
 
 
-def _parse(path: Path) -> ElementTree.Element:
+def _load(href: str, parse: str = "xml", encoding: str | None = None) -> ElementTree.Element:
+    del parse, encoding
+    path = unquote(href.removeprefix("file://")) if href.startswith("file:/") else href
     try:
         return ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
     except ElementTree.ParseError as error:
         raise EnvironmentFailure(
             f"{path} is not XML ({error}); correct it, or set HADOOP_CONF_DIR to another"
         ) from None
-
-
-def _properties(path: Path, parent: ElementTree.Element, included: list[int]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in parent:
-        if each.tag == f"{_XINCLUDE}include":
-            found |= _included(path, each, included)
-        elif each.tag == "property":
-            name, value = each.findtext("name"), each.findtext("value")
-            if name and value is not None:
-                found[name.strip()] = value.strip()
-        else:  # a configuration may contain another one
-            found |= _properties(path, each, included)
-    return found
-
-
-def _included(path: Path, include: ElementTree.Element, included: list[int]) -> dict[str, str]:
-    """The properties of the file of an include, or of its fallback if there is no such file."""
-    included[0] += 1
-    if included[0] > MAX_INCLUDES:
-        raise EnvironmentFailure(f"{path} includes itself, or more than {MAX_INCLUDES} files; correct its xi:include")
-    href = include.get("href", "")
-    file = path.parent / (unquote(href.removeprefix("file:")) if href.startswith("file:/") else href)
-    if href and file.is_file():
-        return _properties(file, _parse(file), included)
-    fallback = include.find(f"{_XINCLUDE}fallback")
-    if fallback is None:
-        raise EnvironmentFailure(
-            f"{path} includes {href!r}, which is not a file on this machine; copy it there, or correct the xi:include"
-        )
-    return _properties(path, fallback, included)
 
 
 def _resolved(value: str, properties: Mapping[str, str]) -> str:
@@ -148,11 +122,7 @@ def _value_of(name: str, properties: Mapping[str, str]) -> str | None:
 
 
 def _system_property(name: str) -> str | None:
-    """The value of a Java system property that site files use, if it is the same in any program."""
-    if name == "java.io.tmpdir":
-        return tempfile.gettempdir()
-    if name == "user.dir":
-        return os.getcwd()
+    """The value of the Java system properties ``user.name`` and ``user.home``."""
     try:
         user = pwd.getpwuid(os.getuid())
     except KeyError:  # a container's user may have no name

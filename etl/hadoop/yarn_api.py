@@ -30,15 +30,18 @@ class Application:
 
     @classmethod
     def from_json(cls, app: dict[str, Any]) -> "Application":
+        """Read the ResourceManager's description of an application."""
         diagnostics = " ".join(str(app.get("diagnostics", "")).split())
         return cls(app["id"], app["state"], app["finalStatus"], app.get("progress", 0.0), diagnostics, app["queue"])
 
     @property
     def ended(self) -> bool:
+        """True if it runs no more."""
         return self.state in ENDED
 
     @property
     def succeeded(self) -> bool:
+        """True if it reported success."""
         return self.final_status == "SUCCEEDED"
 
 
@@ -51,25 +54,6 @@ class FailedAttempt:
     node: str
     diagnostics: str
     error_output: str
-
-
-@dataclass(frozen=True)
-class Queues:
-    """The queues that take applications: FairScheduler's by their path below root, CapacityScheduler's by their name.
-
-    ``may_make`` says that the scheduler makes a queue that an application asks for, as FairScheduler does by default.
-    """
-
-    names: tuple[str, ...]
-    by_path: bool = False
-    may_make: bool = False
-
-    def has(self, queue: str) -> bool:
-        """True if ``queue``, as Hadoop takes it, is one of them."""
-        return (queue.removeprefix("root.") if self.by_path else queue.rpartition(".")[2]) in self.names
-
-    def __str__(self) -> str:
-        return ", ".join(self.names)
 
 
 class ResourceManager:
@@ -105,18 +89,13 @@ class ResourceManager:
         """Version and state. Raises EnvironmentFailure if no ResourceManager answers."""
         return self._get("/ws/v1/cluster/info")["clusterInfo"]
 
-    def queues(self) -> Queues:
-        """The queues that take applications."""
+    def queues(self) -> tuple[str, ...]:
+        """The names of CapacityScheduler's queues that take applications; empty for another scheduler."""
         scheduler = self._get("/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
-        if (kind := scheduler.get("type")) == "fifoScheduler":
-            return Queues(("default",))
-        if kind != "fairScheduler":
-            return Queues(tuple(sorted(_leaf_queues(scheduler, "queues"))))
-        names = sorted(name.removeprefix("root.") for name in _leaf_queues(scheduler["rootQueue"], "childQueues"))
-        undeclared = site_configuration().get("yarn.scheduler.fair.allow-undeclared-pools", "true")
-        return Queues(tuple(names), by_path=True, may_make=undeclared.lower() != "false")
+        return tuple(sorted(_leaf_queues(scheduler))) if "queues" in scheduler else ()
 
     def metrics(self) -> dict[str, Any]:
+        """Return counts of nodes and memory. Raises EnvironmentFailure if no ResourceManager answers."""
         return self._get("/ws/v1/cluster/metrics")["clusterMetrics"]
 
     def tagged(self, tag: str) -> list[Application]:
@@ -126,6 +105,7 @@ class ResourceManager:
         return [each for each in map(Application.from_json, ordered) if not each.ended]
 
     def application(self, application: str) -> Application:
+        """Return an application by its id. Raises EnvironmentFailure if it is not known."""
         return Application.from_json(self._get(f"/ws/v1/cluster/apps/{application}")["app"])
 
     def kill(self, application: str) -> None:
@@ -200,11 +180,14 @@ def _job_of(application: str) -> str:
     return application.replace("application_", "job_")
 
 
-def _leaf_queues(queue: dict[str, Any], below: str) -> list[str]:
-    children = (queue.get(below) or {}).get("queue", [])
-    if not children:
-        return [queue["queueName"]] if "queueName" in queue else []
-    return [name for child in children for name in _leaf_queues(child, below)]
+def has_queue(queues: tuple[str, ...], wanted: str | None) -> bool:
+    """True if ``queues``, as `ResourceManager.queues` lists them, have the one that is wanted, or cannot be known."""
+    return wanted is None or not queues or wanted.rpartition(".")[2] in queues
+
+
+def _leaf_queues(queue: dict[str, Any]) -> list[str]:
+    children = (queue.get("queues") or {}).get("queue", [])
+    return [name for child in children for name in _leaf_queues(child)] if children else [queue["queueName"]]
 
 
 def _container_error_output(node: str, container: str) -> str:

@@ -88,10 +88,12 @@ class Limits:
         return None
 
     def to_json(self) -> dict[str, Any]:
+        """Return them as in markers."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, limits: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`; missing limits have their defaults. Raises UsageError for one that is out of range."""
         return cls(**limits)
 
 
@@ -137,6 +139,7 @@ class NormalizeConfig:
 
     @property
     def channels(self) -> int:
+        """Return 3 for colour, 1 for gray."""
         return 3 if self.color == "rgb" else 1
 
     @property

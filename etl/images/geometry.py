@@ -57,6 +57,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
+        """True if the result is the whole source as it is."""
         return self.box == Box(0, 0, *self.source) and self.source == self.size == self.canvas
 
     def least_source(self, times: int) -> Size:

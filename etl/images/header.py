@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from PIL import AvifImagePlugin, Image, ImageFile, PngImagePlugin
 
 from etl.images import icc
 from etl.images.containers import bmp, jpeg, jpeg_2000, png, webp
-from etl.images.containers.truncation import is_truncated
 from etl.images.result import Reason, Reject
 
 JPEG, PNG, GIF, WEBP, AVIF, TIFF, PNM, JPEG_2000 = "jpeg", "png", "gif", "webp", "avif", "tiff", "ppm", "jpeg2000"
@@ -31,54 +29,24 @@ _SIGNATURES = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", JPEG_2000),
     (b"\xff\x4f\xff\x51", JPEG_2000),
 )
-# formats that are not decoded, with their names
-_OTHER_SIGNATURES = {
-    b"\xff\x0a": "JPEG XL",
-    b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
-    b"\0\0\1\0": "ICO",
-    b"8BPS\0": "Photoshop",
-    b"P7\n": "PAM",
-    b"qoif": "QOI",
-    b"DDS \x7c\0\0\0": "DDS",
-    b"MM\0+": "BigTIFF in big-endian order",
-    b"v/1\1": "OpenEXR",
-    b"#?RADIANCE\n": "Radiance HDR",
-}
-# Truevision's TGA 2.0 has no signature: the table of colours, the type, sides that are not 0, bits of a pixel
-_TGA = re.compile(
-    rb".(?:\0[\x02\x03\x0a\x0b].{5}|\x01[\x01\x02\x09\x0a].{4}[\x0f\x10\x18\x20])"
-    rb".{4}(?!\0\0)..(?!\0\0)..[\x08\x0f\x10\x18\x20]",
-    re.DOTALL,
-)
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _AVIF_BRANDS = {b"avif", b"avis"}
 _OTHER_BRANDS = {  # of ISO/IEC 23008-12, annex B
     "HEIC": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"},
     "HEIF": {b"mif1", b"mif2", b"msf1", b"miaf"},
 }
-_IMAGE_SIZE = re.compile(rb"ispe\0{4}(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, section 6.5.3
 _CODES = re.compile(rb"colrnclx(..)(..)", re.DOTALL)  # ISO/IEC 14496-12, section 12.1.5
 _MAX_META_BYTES = 1 << 16
-_MAX_AVIF_PIXELS, _MAX_AVIF_SIDE = 1 << 28, 1 << 15  # AVIF_DEFAULT_IMAGE_SIZE_LIMIT, ..._DIMENSION_LIMIT
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # sizes of BITMAPCOREHEADER to BITMAPV5HEADER
 _MAX_BRANDS_BYTES = 1 << 10  # more than programs write
-_PNM_COMMENT = rb"#[^\r\n]*"  # ends a word, as in netpbm; in Pillow the word continues in the next line
-_PNM_GAP = rb"(?:\s|" + _PNM_COMMENT + rb"[\r\n])+"
-_PNM = re.compile(rb"P[1-6]%b\d" % _PNM_GAP)
-_PNM_HEADER = re.compile(rb"P(?:[14](?:%b\d+){2}|[2356](?:%b\d+){3})(?:%b)?" % (_PNM_GAP, _PNM_GAP, _PNM_COMMENT))
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\r\n]*[\r\n])+\d")
 _MAX_PNM_BYTES = 1 << 16  # up to the width; matching takes about 100 bytes of memory for each
 _PLAIN_PNM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")  # netpbm's pgm(5), ppm(5), without comments
 ORIENTATION = 0x0112
 _XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
-# parts of the messages of decoders
-_NO_ROWS = "not enough image data"
-_TRUNCATED = ("truncated", "Truncated", "Premature end of JPEG file", "Reached EOF", _NO_ROWS)
-# samples and compressions that they do not support, and more data than we let them decompress
-_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
-_CLEARER = {
-    "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
-    "Unsupported BMP Palette size": "its header states a number of colours that no palette has",
-    "unknown pixel mode": "samples of a layout that is not supported",
-}
+# parts of the messages of decoders: of files that end too early, of what is not supported or too large to decompress
+_TRUNCATED = re.compile("truncated|Premature end of JPEG file|Reached EOF|not enough image data", re.IGNORECASE)
+_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for|unknown pixel mode", re.IGNORECASE)
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _MAX_COMPONENTS = 4  # of JPEG 2000, for Pillow
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object, which is another one in every run
@@ -175,10 +143,9 @@ def _brands(data: bytes) -> set[bytes]:
 
 def _name_of_unsupported(data: bytes) -> str:
     """Return the name of a known format that is not decoded; empty for other files."""
-    brands = _brands(data)
-    by_brand = (name for name, known in _OTHER_BRANDS.items() if brands & known)
-    by_signature = (name for signature, name in _OTHER_SIGNATURES.items() if data.startswith(signature))
-    return next(chain(by_brand, by_signature, ["TGA"] if _TGA.match(data) else []), "")
+    if data.startswith(_JPEG_XL):
+        return "JPEG XL"
+    return next((name for name, known in _OTHER_BRANDS.items() if _brands(data) & known), "")
 
 
 @contextmanager
@@ -199,17 +166,7 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-def _without_comments(data: bytes) -> bytes:
-    """Return a PNM file without the comments in its header."""
-    found = _PNM_HEADER.match(data, 0, _MAX_PNM_BYTES)
-    return re.sub(_PNM_COMMENT, b"", found[0]) + data[found.end() :] if found and b"#" in found[0] else data
-
-
-_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {
-    PNG: png.without_extras,
-    BMP: bmp.in_known_form,
-    PNM: _without_comments,
-}
+_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.in_known_form}
 
 
 def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
@@ -220,35 +177,17 @@ def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:
 
 
 def reject_for(error: Exception, data: bytes, format: str) -> Reject:
-    """Make a reject of a decoder's exception. Raises MemoryError for one about memory, which is the caller's limit."""
+    """Make a reject of a decoder's exception, by its words. Raises MemoryError for one about memory: the limit."""
     text = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         raise MemoryError(text) from None
-    if format == BMP and _NO_ROWS in text and not is_truncated(data, format):
-        return Reject(Reason.UNSUPPORTED, "run lengths that leave pixels without a colour are not supported")
     if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MAX_COMPONENTS:
         return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
-    clearer = next((plain for said, plain in _CLEARER.items() if said in text), "")
-    if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):
-        clearer = f"compression {text} is not supported"
-    if format == TIFF and "string index" in text:  # in Pillow's table of names of planes
-        clearer = "separate planes of a kind that is not supported"
-    text = clearer or text
-    has_ended = isinstance(error, EOFError) or any(each in text for each in _TRUNCATED)
-    if has_ended or is_truncated(data, format):
+    if format == TIFF and isinstance(error.__cause__, KeyError):  # Pillow's table of compressions
+        text = f"compression {text} is not supported"
+    if isinstance(error, EOFError) or _TRUNCATED.search(text):
         return Reject(Reason.TRUNCATED, text)
-    if format == AVIF and (size := _too_large_for_libavif(data)):
-        return Reject(Reason.TOO_MANY_PIXELS, f"{size}, libavif takes at most {_MAX_AVIF_PIXELS} pixels")
     return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)
-
-
-def _too_large_for_libavif(data: bytes) -> str:
-    """Return the size of a picture that libavif rejects without a reason; empty if there is none."""
-    for found in _IMAGE_SIZE.finditer(data, 0, _MAX_META_BYTES):
-        width, height = int.from_bytes(found[1]), int.from_bytes(found[2])
-        if width * height > _MAX_AVIF_PIXELS or max(width, height) > _MAX_AVIF_SIDE:
-            return f"{width}x{height}"
-    return ""
 
 
 def _profile(data: bytes, format: str) -> bytes | Reject:

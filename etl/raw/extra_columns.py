@@ -53,6 +53,10 @@ def _read(place: Place) -> pa.Table:
                 raise UsageError(
                     f"--columns {place}: column {field.name!r} is {field.type}, neither text nor numbers; leave it out"
                 ) from None
+        try:
+            table.validate(full=True)  # text in UTF-8, which Arrow does not check as it reads
+        except pa.ArrowException as error:
+            raise DataError(f"--columns {place} is damaged: {str(error).splitlines()[0]}") from None
         return table
     data = place.read_bytes()
     try:

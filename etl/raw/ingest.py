@@ -104,12 +104,10 @@ def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str 
     for line, there in enumerate(known, start=1):
         asked = listed[line - 1] if line <= len(listed) else None
         if asked != there:
+            found = "missing" if asked is None else repr(asked)
             raise UsageError(
-                f"--classes {file}: line {line} is {asked!r}, but {folder} was made with {there!r} there; new classes"
-                " go to the end of the list; give --overwrite to replace what is there"
-                if asked is not None
-                else f"--classes {file}: line {line} is missing, {folder} was made with {there!r} there; a list may"
-                " only grow at its end; give --overwrite to replace what is there"
+                f"--classes {file}: line {line} is {found}, but {folder} was made with {there!r}; a list may only grow"
+                " at its end; give --overwrite to replace what is there"
             )
     return len(listed) > len(known)
 

@@ -14,6 +14,7 @@ from etl.sources import Source, SourceImage
 from etl.sources.base import Content, LargeFile
 from etl.stages.run import Run
 from etl.storage.atomic import publishing
+from etl.storage.place import Place
 from etl.threads import in_threads
 
 MOST_IMAGES = 10_000  # so that a mapper has no more rows than that in memory, and tiny images make more than one task
@@ -28,6 +29,7 @@ class PackPlan:
 
 
 def pack_name(number: int) -> str:
+    """Return the name of a pack by its number."""
     return f"pack-{number:05d}"
 
 
@@ -56,7 +58,7 @@ def plan_files(images: Iterable[SourceImage], first: int = 0) -> Iterator[PackPl
             number += 1
 
 
-# Makes the pack of a plan from the contents of its images; stops to yield after each, and returns rows and facts.
+# Makes the pack of a plan from the contents of its images; yields after each, and returns rows and facts.
 Make = Callable[[PackPlan, Iterator[Content]], Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]]
 
 
@@ -65,14 +67,12 @@ def copy_to_packs(
 ) -> list[dict[str, Any]]:
     """Write packs of these images, numbered from ``first``, ``at_once`` of them at the same time.
 
-    Packs that exist are kept. Returns the marker's entry of each, in their order.
+    Packs that exist are kept. Returns the marker's entry of each, in their order. Raises DataError for a file that
+    changed since the source was listed.
     """
-    plans = list(plan_packs(images, pack_bytes, first))
-    runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
 
-    def copy(
-        plan: PackPlan, contents: Iterator[Content]
-    ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
+    def copy_pack(plan: PackPlan, contents: Iterator[Content]) -> Any:
+        """Publish a tar file of the images."""
         rows = []
         with publishing(pack_place(run.folder, plan.name), run.staging) as output:
             tar = TarWriter(output)
@@ -82,7 +82,9 @@ def copy_to_packs(
             tar.finish()
         return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
 
-    return _Packer(run, source, copy).pack([list(group) for _, group in runs], at_once)
+    plans = plan_packs(images, pack_bytes, first)
+    runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
+    return _make_packs(run, source, [list(group) for _, group in runs], copy_pack, at_once)
 
 
 def list_in_place(
@@ -93,12 +95,10 @@ def list_in_place(
     One of many images is several packs, which share it.
     """
     files = source.large_files()
-    runs = [list(group) for _, group in groupby(plan_files(images, first), _file_of)]
     hashes = dict[int, str]()  # each of one run, that is of one thread
 
-    def look(
-        plan: PackPlan, contents: Iterator[Content]
-    ) -> Generator[None, None, tuple[list[dict[str, Any]], dict[str, Any]]]:
+    def list_pack(plan: PackPlan, contents: Iterator[Content]) -> Any:
+        """Hash the images and their file, which stays where it is."""
         rows = []
         file = files[number := _file_of(plan)]
         for image in plan.images:
@@ -108,7 +108,8 @@ def list_in_place(
         facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
         return rows, facts | ({"column": file.column} if file.column else {})
 
-    return _Packer(run, source, look).pack(runs, at_once)
+    runs = [list(group) for _, group in groupby(plan_files(images, first), _file_of)]
+    return _make_packs(run, source, runs, list_pack, at_once)
 
 
 def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
@@ -122,42 +123,32 @@ def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
             )
 
 
-class _Packer:
-    """Makes packs, in several threads."""
+def _make_packs(
+    run: Run, source: Source, runs: Sequence[Sequence[PackPlan]], make: Make, at_once: int
+) -> list[dict[str, Any]]:
+    """Make the packs of each run one after the other, and ``at_once`` runs at the same time; returns their entries."""
+    made = dict[str, dict[str, Any]]()
+    missing = [[plan for plan in plans if not list_place(run.folder, plan.name).exists()] for plans in runs]
+    images = sum(len(plan.images) for plans in runs for plan in plans)
+    with Progress("ingest", images, "images") as progress:
+        progress.skip(images - sum(len(plan.images) for plans in missing for plan in plans))
 
-    def __init__(self, run: Run, source: Source, make: Make) -> None:
-        self._run, self._source, self._make = run, source, make
-        self._made: dict[str, dict[str, Any]] = {}
+        def work(plans: Sequence[PackPlan]) -> Generator[None]:
+            contents = source.read_all([image for plan in plans for image in plan.images])
+            for plan in plans:
+                rows, facts = yield from make(plan, _counted(contents, progress))
+                facts = {"name": plan.name, "images": len(rows), **facts}
+                table = parquet_tables.table_of(schemas.IMAGES, rows)
+                listed = parquet_tables.write_table(list_place(run.folder, plan.name), run.staging, table, facts)
+                made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
 
-    def pack(self, runs: Sequence[Sequence[PackPlan]], at_once: int) -> list[dict[str, Any]]:
-        """Make the packs of each run one after the other, and ``at_once`` runs at the same time."""
-        plans = [plan for run in runs for plan in run]
-        missing = [[plan for plan in run if not list_place(self._run.folder, plan.name).exists()] for run in runs]
-        images = sum(len(plan.images) for plan in plans)
-        with Progress("ingest", images, "images") as progress:
-            progress.skip(images - sum(len(plan.images) for run in missing for plan in run))
+        in_threads(work, filter(None, missing), at_once)
+    return [made.get(plan.name) or _entry(list_place(run.folder, plan.name)) for plans in runs for plan in plans]
 
-            def work(run: Sequence[PackPlan]) -> Generator[None]:
-                contents = self._source.read_all([image for plan in run for image in plan.images])
-                for plan in run:
-                    yield from self._publish(plan, contents, progress)
 
-            in_threads(work, filter(None, missing), at_once)
-        return [self._facts(plan) for plan in plans]
-
-    def _publish(self, plan: PackPlan, contents: Iterator[Content], progress: Progress) -> Generator[None]:
-        rows, made = yield from self._make(plan, _counted(contents, progress))
-        facts = {"name": plan.name, "images": len(rows), **made}
-        table = parquet_tables.table_of(schemas.IMAGES, rows)
-        listed = parquet_tables.write_table(list_place(self._run.folder, plan.name), self._run.staging, table, facts)
-        self._made[plan.name] = facts | {"list_sha256": listed.sha256, "removed": 0}
-
-    def _facts(self, plan: PackPlan) -> dict[str, Any]:
-        """The marker's entry of a pack that this run, or one that it goes on with, has made."""
-        if plan.name in self._made:
-            return self._made[plan.name]
-        listed = list_place(self._run.folder, plan.name)
-        return parquet_tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
+def _entry(listed: Place) -> dict[str, Any]:
+    """The marker's entry of a pack that a run made which this one continues."""
+    return parquet_tables.read_facts(listed) | {"list_sha256": listed.sha256(), "removed": 0}
 
 
 def _counted(contents: Iterator[Content], progress: Progress) -> Iterator[Content]:

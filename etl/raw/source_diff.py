@@ -141,6 +141,7 @@ class Comparison:
 
     @property
     def is_the_same(self) -> bool:
+        """True if the packs contain exactly the images of the source."""
         return not (self.missing or self.changed or len(self.plan.unpacked))
 
     def require_most_known(self, max_removed: float, place: Place) -> None:

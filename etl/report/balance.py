@@ -9,12 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.report.charts import DIFFERENCES, Cells, Chart, Curve, heatmap, line_chart
+from etl.report.charts import DIFFERENCES, Cells, Chart, Curve, bar_chart, heatmap, line_chart
 from etl.slices.manifest import slices_of
 
 MAX_CLASSES = 50  # with more, a page shows the largest and the smallest
 SHOWN_AT_EACH_END = 12
 MAX_SLICES = 64  # with more, a page has no table of classes by slice
+MAX_BARS = 12  # values of a split; with more, a chart has curves
 COLUMNS = ["slice", "split", "label", "records"]
 
 Counts = npt.NDArray[np.int64]
@@ -94,10 +95,12 @@ def ends_of(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def ranked_chart(title: str, x_label: str, numbers: Mapping[str, Sequence[float]]) -> Chart:
-    """A curve of ``numbers`` by label, a split or not, each from the largest to the smallest."""
+    """``numbers`` by label, a split or not, each from the largest to the smallest, as curves; few of them as bars."""
     ranked = {label: np.sort(np.asarray(own, np.float64))[::-1] for label, own in numbers.items() if own}
     curves = [Curve(label, np.arange(1.0, len(own) + 1), own) for label, own in ranked.items()]
-    return line_chart(title, x_label, curves, lambda value: f"{value:,.6g}", from_zero=True)
+    if max(map(len, numbers.values()), default=0) <= MAX_BARS:
+        return bar_chart(title, x_label, curves, "{:,.6g}".format)
+    return line_chart(title, x_label, curves, "{:,.6g}".format, from_zero=True)
 
 
 def class_map(counts: Counts, classes: Sequence[str], slices: Sequence[tuple[str, str]]) -> Chart:

@@ -53,6 +53,7 @@ _FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu
 BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
 AROUND = LinearSegmentedColormap.from_list("around", ["#2a7f8f", "#b9dde0", "#f4f5f7", "#f3cfa6", "#c4602b"])
 FEW_POINTS = 30  # that are marked
+BAR_GROUP = 0.8  # width of the bars at one number of the axis
 MAX_CURVES = 4  # that a legend names
 MAX_NAMES = 60  # of rows or columns that can be read
 MAX_NUMBERED = 20  # rows or columns of a map whose numbers can be read
@@ -133,24 +134,44 @@ def line_chart(
         for curve in curves:
             known = np.isfinite(curve.y)
             marker = "o" if known.sum() <= FEW_POINTS else ""
-            color = curve.color or SPLIT_COLORS.get(curve.label, BLUE)
-            style: Any = {"color": color, "marker": marker, "markersize": 3, "linewidth": curve.width}
-            axes.plot(curve.x[known], curve.y[known], label=_shortened(curve.label), **style)
-        axes.set_xlabel(x_label)
+            style = {"marker": marker, "markersize": 3, "linewidth": curve.width, **_style_of(curve)}
+            axes.plot(curve.x[known], curve.y[known], **style)
         axes.margins(x=0.02)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.grid(axis="y")
-        axes.xaxis.set_major_formatter(_thousands())
-        if is_share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-        elif axes.dataLim.y1 >= 1000:
-            axes.yaxis.set_major_formatter(_thousands())
-        if from_zero:
-            axes.set_ylim(0, float(axes.dataLim.y1) * 1.08 or 1)
-        _add_legend(axes)
-        if not isinstance(caption, str):
-            caption = "; ".join(f"{curve.label}: {from_to(curve.y, caption)}" for curve in curves) + "."
-        return _finish(axes, title, caption)
+        _format_axes(axes, x_label, is_share=is_share, from_zero=from_zero)
+        return _finish(axes, title, caption if isinstance(caption, str) else _ends_of(curves, caption))
+
+
+def bar_chart(title: str, x_label: str, curves: Sequence[Curve], wording: Callable[[float], str]) -> Chart:
+    """The values of each curve at 1, 2 … as bars, those of several curves side by side."""
+    with _drawing() as axes:
+        width = BAR_GROUP / max(1, len(curves))
+        for number, curve in enumerate(curves):
+            axes.bar(curve.x + (number - (len(curves) - 1) / 2) * width, curve.y, width, **_style_of(curve))
+        axes.set_xlim(0.5, max((len(curve.x) for curve in curves), default=1) + 0.5)
+        _format_axes(axes, x_label, from_zero=True)
+        return _finish(axes, title, _ends_of(curves, wording))
+
+
+def _style_of(curve: Curve) -> dict[str, Any]:
+    return {"color": curve.color or SPLIT_COLORS.get(curve.label, BLUE), "label": _shortened(curve.label)}
+
+
+def _format_axes(axes: Axes, x_label: str, *, is_share: bool = False, from_zero: bool = False) -> None:
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    axes.grid(axis="y")
+    axes.xaxis.set_major_formatter(_thousands())
+    if is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    elif axes.dataLim.y1 >= 1000:
+        axes.yaxis.set_major_formatter(_thousands())
+    if from_zero:
+        axes.set_ylim(0, float(axes.dataLim.y1) * 1.08 or 1)
+    _add_legend(axes)
+
+
+def _ends_of(curves: Sequence[Curve], wording: Callable[[float], str]) -> str:
+    return "; ".join(f"{curve.label}: {from_to(curve.y, wording)}" for curve in curves) + "."
 
 
 def from_to(values: npt.NDArray[np.float64], wording: Callable[[float], str]) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
-from threading import Lock
 from typing import ClassVar
 
 from pyarrow import fs
@@ -22,7 +21,7 @@ from etl.sources.fields import number_labels
 from etl.sources.folder import reject_wrong_level
 from etl.sources.names import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, split_of
 from etl.sources.tar_members import ByteRange, DecompressedFile, InnerArchive, Member, read_members
-from etl.sources.webdataset import TEXT_BYTES, Labelled, Labeller, Sample, split_name
+from etl.sources.webdataset import MAX_TXT_BYTES, TEXTS, Labelled, Labeller, Sample, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
@@ -47,8 +46,6 @@ class ArchiveSource:
         named = files[0] if len(files) == 1 else place
         self._archives = [_Archive(number, file, place, options) for number, file in enumerate(files)]
         in_threads(_Archive.list_images, self._archives, min(_LISTED_AT_ONCE, len(files)))
-        self._left: DecompressedFile | None = None
-        self._lock = Lock()
         self.is_sequential = any(archive.is_compressed for archive in self._archives)
         self.skipped = sum(archive.skipped for archive in self._archives)
         if not any(archive.images for archive in self._archives):
@@ -63,40 +60,20 @@ class ArchiveSource:
         reject_duplicates(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
 
     def large_files(self) -> list[LargeFile]:
+        """Return the archives. Raises NotInPlaceError if one is compressed."""
         for archive in self._archives:
             if archive.is_compressed:
                 raise NotInPlaceError(f"{archive.file} is compressed")
         return [LargeFile(archive.file) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """As of `Source`. A compressed file is read from its beginning, or from where the call before ended."""
+        """As of `Source`. A compressed file is read from its beginning."""
         for number, run in groupby(images, lambda image: image.position[0]):
             archive = self._archives[number]
-            file = self._take_open(archive) or DecompressedFile(archive.file, _READING_BUFFER)
-            unused: DecompressedFile | None = file
-            try:
+            with closing(DecompressedFile(archive.file, _READING_BUFFER)) as file:
                 archive.require_same()
                 for image in run:
                     yield _read(file, image.position[1], image.size_bytes)
-                if archive.is_compressed:
-                    unused = self._leave_open(file)
-            finally:
-                if unused is not None:
-                    unused.close()
-
-    def _take_open(self, archive: "_Archive") -> DecompressedFile | None:
-        """The reader that was left open last, if it is one of this archive."""
-        with self._lock:
-            if self._left is None or self._left.place != archive.file:
-                return None
-            file, self._left = self._left, None
-            return file
-
-    def _leave_open(self, file: DecompressedFile) -> DecompressedFile | None:
-        """Keep a reader open for the next call; returns the one that was kept before."""
-        with self._lock:
-            before, self._left = self._left, file
-        return before
 
 
 def _read(file: DecompressedFile, offset: int, size: int) -> Content:
@@ -121,7 +98,6 @@ class _Archive:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
         self.file, self._number, self._prefix = file, number, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, options, split_of(path))
-        self._names: set[str] = set()  # of all members so far
         self.images: list[Labelled] = []
         self.labels: set[str] = set()
         self.folders: set[str] = set()
@@ -140,7 +116,6 @@ class _Archive:
                 for image in self._labeller.label(sample):
                     self._add(image)
                 yield
-        self._names.clear()
 
     def take_images(self, numbers: Mapping[str, int]) -> Iterator[SourceImage]:
         """Yield the images and release the memory of the listing; ``numbers`` are those of the classes by label."""
@@ -163,14 +138,6 @@ class _Archive:
             raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
 
     def _add(self, image: Labelled) -> None:
-        """Add an image. Raises UsageError if some images are in archives within this one and some are not."""
-        first = self.images[0].member if self.images else image.member
-        if bool(image.member.inner) is not bool(first.inner):
-            inner, beside = sorted((image.member, first), key=lambda member: not member.inner)
-            raise UsageError(
-                f"{self.file} has images in archives within it ({inner.inner!r}) and beside them ({beside.name!r})."
-                " Pack again with only one of the two"
-            )
         if image.by_folder:
             self.folders.add(image.label)
         self.is_deep = self.is_deep and image.is_deep
@@ -185,19 +152,15 @@ class _Archive:
                 continue
             folder = INNER_ARCHIVES.sub("/", member.name)
             inner = InnerArchive(file, member)
-            for each in self._visible(inner, folder):
+            for each in self._visible(inner):
                 if INNER_ARCHIVES.search(each.name):
                     raise UsageError(f"{inner} contains the archive {each.name!r}. Give {member.name!r} itself")
                 name = checked_key(folder + each.name, str(inner))
                 yield Member(name, member.offset + each.offset, each.size, member.name)
 
-    def _visible(self, file: ByteRange, folder: str = "") -> Iterator[Member]:
-        """The members that are not hidden; ``folder`` precedes their names when these are compared."""
+    def _visible(self, file: ByteRange) -> Iterator[Member]:
+        """The members that are not hidden; the others are counted."""
         for member in read_members(file):
-            name = folder + member.name
-            if name in self._names:
-                raise UsageError(f"{self.file} has two members {name!r}; pack again with one of them")
-            self._names.add(name)
             if is_visible(member.name):
                 yield member
             else:
@@ -209,31 +172,9 @@ class _Archive:
         if kind == "image":
             sample.images.append(member)
             return
-        if kind not in TEXT_BYTES and member.name.lower().endswith(".cls"):
+        if kind not in TEXTS and member.name.lower().endswith(".cls"):
             sample.dotted = sample.dotted or member.name
-        longest = TEXT_BYTES.get(kind, 0)
-        if not longest or (kind == "txt" and member.size > longest):
+        if kind not in TEXTS or (kind == "txt" and member.size > MAX_TXT_BYTES):
             self.skipped += 1
             return
-        if member.size > longest:
-            raise UsageError(
-                f"the member {member.name!r} of {self.file} has {member.size} bytes; a .{kind} has at most {longest}"
-            )
-        if kind in sample.texts:
-            raise UsageError(
-                f"the members {sample.texts[kind][0]!r} and {member.name!r} of {self.file} belong to one sample; pack"
-                " again with one of them"
-            )
-        content = file.read_exactly(member.offset, member.size)
-        if kind == "txt" and not _is_utf8(content):
-            self.skipped += 1
-            return
-        sample.texts[kind] = (member.name, content)
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        sample.texts[kind] = (member.name, file.read_exactly(member.offset, member.size))

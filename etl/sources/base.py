@@ -98,7 +98,7 @@ class Source(Protocol):
         ...
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """The bytes of these image files, in their order; fastest in the order of ``self.images``.
+        """The bytes of these image files, which are in the order of ``self.images``, each once.
 
         One of more than `MAX_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
         May be called in several threads at once. Raises DataError if a file changed since it was listed.

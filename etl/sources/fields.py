@@ -20,7 +20,6 @@ from etl.storage.place import Place
 
 LABEL, SPLIT = "label", "split"  # what is read if the user names no other column or field
 
-MAX_IMAGE_BYTES = 1 << 30
 MAX_LABEL_BYTES = 1000
 
 _NOT_SHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line ends, half characters

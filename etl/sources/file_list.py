@@ -4,7 +4,6 @@ Both are UTF-8, with or without a byte order mark. Lines are counted from 1, as 
 """
 
 import csv
-import errno
 import io
 import posixpath
 import re
@@ -47,7 +46,6 @@ _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = ("file", "hdfs")
 _THREADS, _PATHS_AT_ONCE = 4, 500
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_NO_FILE_BY_THAT_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EINVAL)
 
 _Row = tuple[int, dict[str, Any]]  # the line that a row begins in, and its cells by column
 
@@ -102,9 +100,11 @@ class ListSource:
         ]
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._places[image.position[0]], image)
 
@@ -247,7 +247,7 @@ def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
         Progress("ingest", len(entries), "files looked up", begins=False) as progress,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="stat") as pool,
     ):
-        for share in pool.map(lambda share: [_stat(entry.place) for entry in share], shares):
+        for share in pool.map(lambda share: [entry.place.info() for entry in share], shares):
             infos += share
             progress.update(len(infos))
     for entry, info in zip(entries, infos, strict=True):
@@ -256,13 +256,3 @@ def _stat_files(entries: Sequence[_Entry], place: Place) -> list[fs.FileInfo]:
             where = f"line {entry.line} of {place}: {one_line(entry.place)}"
             raise UsageError(f"{where}: {what}; correct the path, or leave the line out")
     return infos
-
-
-def _stat(place: Place) -> fs.FileInfo:
-    """The file's info; a name that no file can have is not found."""
-    try:
-        return place.info()
-    except OSError as error:
-        if error.errno not in _NO_FILE_BY_THAT_NAME:
-            raise
-        return fs.FileInfo(place.path, fs.FileType.NotFound)

@@ -1,13 +1,11 @@
 """A folder with a folder per class; how folders and symbolic links in them are walked, and files of images are read."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError
-from etl.progress import log
 from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile, NotInPlaceError, SourceImage, SourceOptions
 from etl.sources.fields import number_labels
 from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
@@ -49,7 +47,6 @@ class FolderSource:
         self.skipped = len(files) - len(found)
         if not found:
             raise UsageError(self._without_images(info.base_name for _, info in files))
-        links.log()
         names = sorted({name for (_, name, _), _ in found})
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
         reject_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
@@ -63,9 +60,11 @@ class FolderSource:
         )
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are files of their own")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._place / image.key, image)
 
@@ -170,41 +169,24 @@ class Links:
     """
 
     def __init__(self, source: Place, are_followed: bool) -> None:
-        self._source, self._are_followed, self._within = source, are_followed, 0
+        self._source, self._are_followed = source, are_followed
         self._inside = _folder(source.real_path)
-        self._real_folders: dict[str, str] = {}
 
     def check(self, link: Place) -> None:
-        """Raise UsageError if a link leads out of the source, and count it if it does not."""
-        self._within += self._require_inside(link.real_path, str(link))
+        """Raise UsageError if a link leads out of the source."""
+        self._require_inside(link.real_path, str(link))
 
     def check_listed(self, file: Place, where: str) -> None:
         """Raise UsageError if a path that a list has begins in the folder of the list, and a link leads it out."""
-        if file.filesystem.scheme != "file" or not file.path.startswith(_folder(self._source.path)):
-            return
-        folder = file.parent
-        if folder.path not in self._real_folders:
-            self._real_folders[folder.path] = _folder(folder.real_path)
-        is_link = os.path.islink(file.path)
-        target = file.real_path if is_link else f"{self._real_folders[folder.path]}{file.name}"
-        self._require_inside(target, f"{where}: {file}")
+        if file.filesystem.scheme == "file" and file.path.startswith(_folder(self._source.path)):
+            self._require_inside(file.real_path, f"{where}: {file}")
 
-    def log(self) -> None:
-        """Log how many links lead to files or folders of the source itself, because these images come twice."""
-        if self._within:
-            log(
-                "ingest",
-                f"links in {self._source} that lead to what is in it, too: {self._within}; their images come again",
-            )
-
-    def _require_inside(self, target: str, what: str) -> bool:
-        is_inside = _folder(target).startswith(self._inside)
-        if not (self._are_followed or is_inside):
+    def _require_inside(self, target: str, what: str) -> None:
+        if not (self._are_followed or _folder(target).startswith(self._inside)):
             raise UsageError(
                 f"{what} leads by a link to {target}, out of {self._source}; remove it, or give --follow-links to take"
                 " what links lead to"
             )
-        return is_inside
 
 
 def walk(

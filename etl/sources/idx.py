@@ -1,7 +1,6 @@
 """IDX files in pairs of images and labels."""
 
 import gzip
-import io
 import math
 import re
 import zlib
@@ -20,9 +19,8 @@ from etl.storage.place import Place
 
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
-_IDX_UBYTE = 0x08
+_IDX_UBYTE = b"\0\0\x08"
 _MAX_DIMENSIONS = 4  # count, height, width, channels
-_MAX_DEFLATED = 1032  # bytes that deflate can make of one (zlib's technical details)
 
 
 class IdxSource:
@@ -73,9 +71,11 @@ class IdxSource:
             log("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
 
     def large_files(self) -> list[LargeFile]:
+        """Raise NotInPlaceError."""
         raise NotInPlaceError("the images are arrays")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """Return PGM or PPM files of the images."""
         for image in images:
             stem, _, name = image.key.rpartition("/")
             yield self._file_header() + self._pixels[stem][int(name.split(".")[0])].tobytes()
@@ -105,27 +105,17 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
         try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # it may unpack to more than fits in memory
-                header = stream.read(4 + 4 * _MAX_DIMENSIONS)
-                promised = math.prod(_shape_in(header)) if len(header) > 4 else 0
-                data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
+            data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{place} is not a complete gzip file: {error}") from None
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_UBYTE:
-        raise DataError(f"{place} is not an IDX file of bytes: it starts with {data[:4].hex()}")
-    if data[3] > _MAX_DIMENSIONS:
-        raise DataError(f"{place} is not an IDX file of images or labels: its header states {data[3]} dimensions")
+    if len(data) < 4 or data[:3] != _IDX_UBYTE or data[3] > _MAX_DIMENSIONS:
+        raise DataError(f"{place} is not an IDX file of images or labels: it starts with {data[:4].hex()}")
     start = 4 + 4 * data[3]
-    shape = _shape_in(data)
+    sizes = data[4:start]
+    shape = tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())
     if len(data) < start or len(data) - start != math.prod(shape):
         raise DataError(
-            f"{place} is truncated or too long: its header promises the shape {shape}, at least"
+            f"{place} is truncated or too long: its header promises the shape {shape},"
             f" {max(len(data) - start, 0)} bytes follow"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def _shape_in(data: bytes) -> tuple[int, ...]:
-    """The sizes after the magic number; fewer if the data ends before."""
-    sizes = data[4 : 4 + 4 * data[3]]
-    return tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())

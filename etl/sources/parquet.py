@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import ClassVar, cast
 
 import pyarrow as pa
@@ -13,7 +13,6 @@ from etl.errors import DataError, UsageError
 from etl.progress import Progress
 from etl.sources.base import Columns, LargeFile, SourceImage, SourceOptions, reject_duplicates
 from etl.sources.fields import (
-    MAX_IMAGE_BYTES,
     checked_label,
     checked_split,
     known_columns,
@@ -84,9 +83,11 @@ class ParquetSource:
         return f"row {row} of {self._files[file].place}"
 
     def large_files(self) -> list[LargeFile]:
+        """Return the files, with the path of the column of images."""
         return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
+        """Read as `Source` requires."""
         for number, run in groupby(images, key=lambda image: image.position[0]):
             yield from self._files[number].read(list(run))
 
@@ -126,16 +127,16 @@ class _File:
         return rows
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """The bytes of these images of this file. It is read from the front again for a row before the last one."""
-        for run in _forward(images):
-            if self.place.info().mtime_ns != self.version:
-                raise self._changed()
-            cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in run])
-            for image in run:
-                data = next(cells, None)
-                if data is None or len(data) != image.size_bytes:
-                    raise self._changed()
-                yield data
+        """The bytes of these images of this file, in the order of their rows."""
+        changed = DataError(f"{self.place} changed while it was read; run again when nobody writes there")
+        if self.place.info().mtime_ns != self.version:
+            raise changed
+        cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in images])
+        for image in images:
+            data = next(cells, None)
+            if data is None or len(data) != image.size_bytes:
+                raise changed
+            yield data
 
     def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
         """The rows of a batch, which follow `rows`."""
@@ -154,8 +155,6 @@ class _File:
                     f"{where} has no image bytes, at most a path; embed them before the file is written (with datasets:"
                     " .with_format('arrow').map(embed_table_storage, batched=True)), or give a list of the paths"
                 )
-            if size > MAX_IMAGE_BYTES:
-                raise DataError(f"{where} has an image of {size:,} bytes, more than 1 GiB; leave it out")
             if label not in self._labels:
                 self._labels[label] = self._checked_label(label, where)
             if split not in self._splits:
@@ -176,15 +175,6 @@ class _File:
                 " correct it, or leave the row out"
             )
         return names[int(label)]
-
-    def _changed(self) -> DataError:
-        return DataError(f"{self.place} changed while it was read; run again when nobody writes there")
-
-
-def _forward(images: Sequence[SourceImage]) -> Iterator[Sequence[SourceImage]]:
-    """Split ``images`` into runs of ascending rows."""
-    ends = [number for number, (one, other) in enumerate(pairwise(images), 1) if other.position < one.position]
-    return (images[start:end] for start, end in pairwise([0, *ends, len(images)]))
 
 
 def _texts(values: pa.Array) -> list[str | None]:

@@ -15,10 +15,9 @@ from typing import NoReturn
 from pyarrow import NativeFile, fs
 
 from etl.errors import DataError, UsageError
-from etl.sources.names import INNER_ARCHIVES, checked_key
+from etl.sources.names import checked_key
 from etl.storage.place import Place
 
-MAX_MEMBER_BYTES = 1 << 30
 MAX_EXTENDED_BYTES = 1 << 20  # of an extended header
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -26,14 +25,7 @@ _TAIL = 1 << 16
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
 _EXTENDED = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
-_REFUSED = {
-    tarfile.LNKTYPE: "a hard link; pack again with: tar --hard-dereference",
-    tarfile.SYMTYPE: "a symbolic link; pack again with: tar --dereference",
-    tarfile.CHRTYPE: "a device; pack again without it",
-    tarfile.BLKTYPE: "a device; pack again without it",
-    tarfile.FIFOTYPE: "a FIFO; pack again without it",
-    tarfile.GNUTYPE_SPARSE: "a sparse file; pack again without: tar --sparse",
-}
+_NAMES = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link", tarfile.GNUTYPE_SPARSE: "a sparse file"}
 _CODECS = {  # RFC 1952, 2.3.1; RFC 8878, 3.1.1 and 3.1.2 (a frame without data)
     "gzip": re.compile(rb"\x1f\x8b"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
@@ -88,6 +80,7 @@ class DecompressedFile(ByteRange):
         return str(self.place)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -149,6 +142,7 @@ class InnerArchive(ByteRange):
         return f"{self._member.name[:200]!r} in {self._outer}"
 
     def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the member, fewer at its end."""
         return self._outer.read(self._member.offset + offset, max(0, min(size, self._member.size - offset)))
 
 
@@ -214,22 +208,17 @@ def _read_extended(file: ByteRange, info: tarfile.TarInfo, offset: int) -> dict[
         if name in (b"path", b"size", b"GNU.sparse.name"):
             fields["size" if name == b"size" else "path"] = value
         position = end
-    if fields and info.type == tarfile.XGLTYPE:
-        _raise_damaged(file, offset, f"a global header with {next(iter(fields))!r}, which no two members can share")
     return fields
 
 
 def _to_member(file: ByteRange, info: tarfile.TarInfo, offset: int) -> Member:
     if info.type not in _REGULAR:
-        what = _REFUSED.get(info.type, f"of type {info.type!r}; pack again without it")
-        raise UsageError(f"the member {info.name[:200]!r} of {file} is not a regular file but {what}")
-    name = checked_key(info.name.removeprefix("./"), f"a member of {file}")
-    if info.size > MAX_MEMBER_BYTES and not INNER_ARCHIVES.search(name):
-        raise DataError(
-            f"the member {name[:200]!r} of {file} claims {info.size} bytes, at byte {offset}{file.of_content}; the"
-            f" maximum is {MAX_MEMBER_BYTES}: the archive is damaged, or pack again without it"
+        raise UsageError(
+            f"the member {info.name[:200]!r} of {file} is not a regular file but"
+            f" {_NAMES.get(info.type, f'of type {info.type!r}')}; pack again with:"
+            " tar --dereference --hard-dereference, without --sparse"
         )
-    return Member(name, offset + _BLOCK, info.size)
+    return Member(checked_key(info.name.removeprefix("./"), f"a member of {file}"), offset + _BLOCK, info.size)
 
 
 def _require_end(file: ByteRange, offset: int) -> None:

@@ -19,8 +19,8 @@ from etl.storage.place import Place
 
 _SUFFIXES = "avif bmp gif img j2k jfif jp2 jpeg jpg pbm pgm png pnm ppm tif tiff webp"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
-TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}  # the longest of each
-TEXT_COLUMN = "txt"
+TEXTS = ("cls", "json", "txt")
+MAX_TXT_BYTES = 10_000
 
 Fields = dict[str, Any]
 
@@ -65,7 +65,7 @@ def split_name(name: str) -> tuple[str, str]:
     kind = extension.lower()
     if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
         kind = "image"
-    return name[: len(name) - len(extension)].removesuffix("."), kind if kind == "image" or kind in TEXT_BYTES else ""
+    return name[: len(name) - len(extension)].removesuffix("."), kind if kind == "image" or kind in TEXTS else ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Labeller:
             self._refuse(sample.images[1].name, f"and {other!r} share the label of {sample.key!r}: {_KEY_RULE}")
         value = self._take(sample, fields, SPLIT)
         split = None if value is None else checked_split(str(value), self._where(sample.texts["json"][0]))
-        if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig").strip()):
-            fields.setdefault(TEXT_COLUMN, text)
+        if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig", "replace").strip()):
+            fields.setdefault("txt", text)
         names = sorted(fields)
         columns = known_columns(names, [scalar_text(fields[name]) for name in names])
         if label is None:

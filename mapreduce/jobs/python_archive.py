@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 
 import etl
-from etl.errors import EnvironmentFailure, run_reporting
+from etl.errors import EnvironmentFailure
 
 PACKER_VERSION = 3  # part of the fingerprint
 ROOT = "ringslice"
@@ -63,19 +63,6 @@ def cached_archive(cache: Path | None = None) -> Path:
         _delete_old(folder)
         _make(archive, {**ours, **dict(_installed_files(distributions))})
     return archive
-
-
-def check(archive: Path) -> str:
-    """Unpack ``archive`` into a temporary folder, and import the jobs with its Python alone; returns a line about it.
-
-    Raises EnvironmentFailure if a task could not start.
-    """
-    failure = f"the Python for the cluster does not work; remove {archive}"
-    with tempfile.TemporaryDirectory(prefix="ringslice-python-") as folder:
-        _run(failure, "tar", "-x", "-z", "-f", archive, "-C", folder)  # as YARN does it
-        _run(failure, f"{folder}/bin/python", "-c", "import mapreduce.normalize, mapreduce.shard")
-        python = os.readlink(f"{folder}/bin/python")
-    return f"the archive ({archive.stat().st_size >> 20} MiB) imports the jobs; every node needs {python}"
 
 
 def own_files() -> dict[str, bytes]:
@@ -178,18 +165,18 @@ def _make(archive: Path, files: Mapping[str, bytes | Path]) -> None:
         # only who imports a source that does not compile needs it to
         compiling = (sys.executable, "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash")
         subprocess.run([*compiling, "-s", tree, tree], capture_output=True)
-        _run(_FAILURE, "tar", "-I", "gzip -1", "-c", "-f", unfinished, "-C", tree, *os.listdir(tree))
+        _run("tar", "-I", "gzip -1", "-c", "-f", unfinished, "-C", tree, *os.listdir(tree))
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(unfinished, archive)
 
 
-def _run(failure: str, *words: object) -> None:
+def _run(*words: object) -> None:
     """Run a program without our environment. Raises EnvironmentFailure with its last line."""
     done = subprocess.run(list(map(str, words)), cwd="/", env={"PATH": os.defpath}, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"{words[0]} ended with {done.returncode}"])[-1]
-        raise EnvironmentFailure(f"{failure}: {last}")
+        raise EnvironmentFailure(f"{_FAILURE}: {last}")
 
 
 def _default_cache() -> Path:
@@ -205,14 +192,3 @@ def _delete_old(folder: Path) -> None:
         for left in folder.glob(f"*{_TEMPORARY}"):
             if left.stat().st_mtime < time.time() - STALE_S:
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def main() -> int:
-    """Make the archive and print its path, or with ``--check`` a line about it; returns the exit status."""
-    archive = cached_archive()
-    print(check(archive) if sys.argv[1:] == ["--check"] else archive, flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_reporting(main))

@@ -13,6 +13,7 @@ for dag in bag.dags.values():
         "tasks": {task.task_id: sorted(task.downstream_task_ids) for task in dag.topological_sort()},
         "documented": all(task.doc_md for task in dag.tasks) and bool(dag.doc_md),
         "settings": [dag.catchup, dag.is_paused_upon_creation, dag.max_active_runs],
+        "retries": sorted({task.retries for task in dag.tasks}),
         "schedule": type(dag.timetable).__name__,
         "params": {
             name: [param.description, param.schema]

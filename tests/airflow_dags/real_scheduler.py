@@ -76,7 +76,7 @@ class Scheduler:
             with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"]
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(), ""
+            return error.code, error.read().decode(), error.headers["Content-Security-Policy"] or ""
 
     def pause(self, dag: str, is_paused: bool = True) -> None:
         self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": is_paused})
@@ -197,7 +197,7 @@ def _start_service(airflow: Airflow, name: str, log: Path, variables: Mapping[st
 
 def _postgres_data() -> str:
     """A new data folder, outside of pytest's folders, which are closed to the user of PostgreSQL."""
-    data = mkdtemp(prefix="ringslice-postgres-")
+    data = mkdtemp(prefix="ringslice-postgres-", dir="/tmp")  # not $TMPDIR, which is one of pytest's
     if os.getuid() == 0:
         shutil.chown(data, "postgres", "postgres")
     initdb = [*_postgres_program("initdb"), "--auth=trust", "--username=postgres", "--no-sync", data]

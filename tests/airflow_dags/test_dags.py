@@ -55,6 +55,7 @@ def test_they_parse(airflow: Airflow) -> None:
     for dag, tasks in ((dataset, DATASET_TASKS), (model, MODEL_TASKS)):
         assert list(dag["tasks"]) == tasks
         assert dag["settings"] == [False, True, 1]
+        assert dag["retries"] == [2]
         assert dag["documented"]
         assert all(description and schema["type"] for description, schema in dag["params"].values())
     assert dataset["tasks"] == {task: DATASET_TASKS[at + 1 : at + 2] for at, task in enumerate(DATASET_TASKS)}

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,21 @@ from etl.storage.place import open_place
 from tests.airflow_dags.conftest import Dataset
 from tests.airflow_dags.real_airflow import DAGS, Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.airflow_dags.victims import QUICK, QUICK_DAGS, VICTIMS, Kills, kill_each, processes_of_run
+from tests.airflow_dags.victims import (
+    EPOCHS,
+    QUICK,
+    QUICK_DAGS,
+    Kills,
+    kill_each,
+    kill_in_training,
+    processes_of_run,
+    train,
+)
 from tests.lib.ranks.outcomes import require_each_key_once
-from tests.lib.ranks.running import wait_until
+from tests.lib.ranks.running import checkpoints_of, wait_until
 from tests.lib.run_folder import fail_in_one_line
 
 pytestmark = pytest.mark.integration
-
-EPOCHS = 8
 
 
 @pytest.fixture(scope="module")
@@ -57,39 +63,25 @@ def sliced(undisturbed: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def train(scheduler: Scheduler, root: Path, candidates: int, epochs: int = EPOCHS) -> str:
-    scheduler.pause("image_model", False)
-    params = {"root": str(root), "run": "run", "candidates": [{"model": "mlp", "epochs": epochs}] * candidates}
-    scheduler.trigger("image_model", params, root.parent.name)
-    return root.parent.name
+def test_kills_in_training(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
+    for run in kill_in_training(scheduler, open_place(str(sliced)), tmp_path.name):
+        require_each_key_once(sliced / f"runs/{run}", sliced / "slices/default", EPOCHS)
 
 
-def checkpoints(root: Path, run: str) -> list[Path]:
-    return list(root.glob(f"runs/{run}/checkpoints/*/checkpoint.json"))
-
-
-def test_kills_in_training(scheduler: Scheduler, sliced: Path) -> None:
-    run = train(scheduler, sliced, len(VICTIMS))
-    kills = [(f"train {number}", victim) for number, victim in enumerate(VICTIMS)]
-    signs = {task: partial(checkpoints, sliced, f"run-{number + 1}") for number, (task, _) in enumerate(kills)}
-    kill_each(scheduler, "image_model", run, kills, is_at_work=signs)
-    for number in range(len(VICTIMS)):
-        require_each_key_once(sliced / f"runs/run-{number + 1}", sliced / "slices/default", EPOCHS)
-
-
-def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path) -> None:
-    run = train(scheduler, sliced, 1, epochs=5000)
-    wait_until(lambda: checkpoints(sliced, "run"), scheduler.processes["scheduler"])
+def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
+    root, run = open_place(str(sliced)), tmp_path.name
+    train(scheduler, root, run, epochs=5000)
+    wait_until(lambda: checkpoints_of(root / "runs/run"), scheduler.processes["scheduler"])
     scheduler.api("PATCH", f"/dags/image_model/dagRuns/{run}/taskInstances/train/0", {"new_state": "failed"})
     wait_until(lambda: not processes_of_run(run))
     assert scheduler.wait_for_end("image_model", run) == "failed"
     assert scheduler.tasks("image_model", run)["train 0"] == ("failed", 1)
 
 
-def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path) -> None:
+def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
     """Each is started again; PostgreSQL ends in order."""
-    epochs = 40
-    run = train(scheduler, sliced, 1, epochs)
+    epochs, run = 40, tmp_path.name
+    train(scheduler, open_place(str(sliced)), run, epochs=epochs)
     for service in ("triggerer", "dag-processor", "api-server", "postgres", "scheduler"):
         wait_until(lambda: processes_of_run(run), scheduler.processes["scheduler"])
         scheduler.restart(service)

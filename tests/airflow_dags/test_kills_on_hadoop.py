@@ -1,4 +1,4 @@
-"""A task whose job runs on YARN, or its command, is killed: the application ends, or the next try joins it."""
+"""A task whose job runs on YARN, or that trains on HDFS, is killed: nothing is left of it, or the next try joins it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,16 +10,18 @@ from etl.storage.place import Place
 from tests.airflow_dags.conftest import Dataset
 from tests.airflow_dags.real_airflow import Airflow
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.airflow_dags.victims import QUICK, QUICK_DAGS, Kills, kill_each
+from tests.airflow_dags.victims import EPOCHS, QUICK, QUICK_DAGS, Kills, kill_each, kill_in_training
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
+from tests.lib.on_hadoop import dfs
+from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.run_folder import fail_in_one_line
 
 
 @pytest.fixture(scope="module")
 def scheduler(hadoop: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     folder = tmp_path_factory.mktemp("scheduler")
-    more = QUICK | hadoop.environment()
+    more = QUICK | hadoop.environment() | {"RINGSLICE_AUDIT": "1"}
     with fail_in_one_line(), running_scheduler(Airflow(folder / "home"), folder, QUICK_DAGS, more) as scheduler:
         scheduler.pause("image_dataset", False)
         yield scheduler
@@ -72,3 +74,13 @@ def test_kills_in_the_dataset(
     assert undisturbed.is_equal(root)
     for place in places.values():
         assert set(applications(hadoop, place).values()) <= {"SUCCEEDED", "KILLED"}
+
+
+def test_kills_in_training(
+    scheduler: Scheduler, undisturbed: Dataset, hdfs: Place, hadoop: Cluster, tmp_path: Path
+) -> None:
+    dfs(hadoop, "-put", undisturbed.root, hdfs)
+    runs = kill_in_training(scheduler, hdfs / undisturbed.root.name, tmp_path.name)
+    dfs(hadoop, "-get", hdfs / undisturbed.root.name / "runs", tmp_path)
+    for run in runs:
+        require_each_key_once(tmp_path / f"runs/{run}", undisturbed.root / "slices/default", EPOCHS)

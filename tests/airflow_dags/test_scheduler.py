@@ -51,7 +51,9 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert (status, text) == (200, next(Path(str(root)).glob("*-report.html")).read_text())
     assert policy.startswith("sandbox; default-src 'none';")
     assert scheduler.page(report, has_login=False)[0] == 401
-    assert scheduler.page(f"{report}-2")[0] == 404
+    status, text, same = scheduler.page(f"{report}-2")
+    assert (status, same) == (404, policy)
+    assert "No report can be read here (none was written)" in text
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}

@@ -3,11 +3,13 @@
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from etl.storage.place import Place
 from tests.airflow_dags.real_scheduler import Scheduler
 from tests.hadoop.processes import Process, find_all
-from tests.lib.ranks.running import wait_until
+from tests.lib.ranks.running import checkpoints_of, wait_until
 
 # Airflow notices in a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
 QUICK = {
@@ -71,3 +73,22 @@ def kill_each(
     assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
     found = scheduler.tasks(dag, run)
     assert {task: found[task] for task in tries} == {task: ("success", number) for task, number in tries.items()}
+
+
+EPOCHS = 8
+
+
+def train(scheduler: Scheduler, root: Place, run: str, candidates: int = 1, epochs: int = EPOCHS) -> None:
+    """Start a DAG run that trains so many candidates, in the training runs ``run``, or ``run-1``, ``run-2`` …"""
+    scheduler.pause("image_model", False)
+    params = {"root": str(root), "run": "run", "candidates": [{"model": "mlp", "epochs": epochs}] * candidates}
+    scheduler.trigger("image_model", params, run)
+
+
+def kill_in_training(scheduler: Scheduler, root: Place, run: str) -> list[str]:
+    """Kill each of `VICTIMS` in the training of its own candidate, and wait for the end; returns the training runs."""
+    runs = [f"run-{number}" for number in range(1, len(VICTIMS) + 1)]
+    signs = {f"train {at}": partial(checkpoints_of, root / f"runs/{each}") for at, each in enumerate(runs)}
+    train(scheduler, root, run, len(runs))
+    kill_each(scheduler, "image_model", run, list(zip(signs, VICTIMS, strict=True)), is_at_work=signs)
+    return runs

@@ -135,8 +135,8 @@ def test_a_list_of_classes_grows_at_its_end(nights: Nights, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("names", "line"),
     [
-        ("owl\nant\n", r"line 3 is missing, .* was made with 'bee' there"),
-        ("owl\nbee\nant\ncat\n", r"line 2 is 'bee', but .* was made with 'ant' there; new classes go to the end"),
+        ("owl\nant\n", r"line 3 is missing, but .* was made with 'bee';"),
+        ("owl\nbee\nant\ncat\n", r"line 2 is 'bee', but .* was made with 'ant'; a list may only grow at its end"),
     ],
 )
 def test_a_list_of_classes_that_differs_at_its_beginning_is_refused(

@@ -10,7 +10,6 @@ from etl.images.result import Reason, Reject
 SIGNATURE = b"\xff\xd8\xff"
 
 MAX_SEGMENTS = 65_536
-MAX_PASSED_BYTES = 1 << 20  # between segments, mostly fill bytes
 
 # of a segment: not fill, stuffing, TEM, RST0 to RST7 or SOI, which are not followed by a length
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
@@ -79,29 +78,21 @@ class _Segment(NamedTuple):
     end: int
 
 
-class _TooLongError(Exception):
-    """There is more before the first scan than programs write."""
-
-
 def read_segments(data: bytes) -> JpegSegments | Reject:
     """Read the segments of a JPEG file up to its first scan."""
-    found = JpegSegments()
-    try:
-        position = len(SIGNATURE) - 1
-        for marker, start, end in _walk(data):
-            found.bare = found.bare and not data[position:start].strip(b"\xff")  # fill may stand anywhere
-            position = end
-            if marker in (_SOS, _EOI):
-                found.scan = start
-                return _checked(found)
-            if marker == _JPEG_LS:
-                return Reject(Reason.UNSUPPORTED, "a file of JPEG-LS")
-            if end - start < 4:
-                return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
-            found.take(marker, data[start + 4 : end])
-    except _TooLongError as error:
-        return Reject(Reason.BROKEN, f"{error} before the first scan")
-    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
+    found, position = JpegSegments(), len(SIGNATURE) - 1
+    for marker, start, end in _walk(data):
+        found.bare = found.bare and not data[position:start].strip(b"\xff")  # fill may stand anywhere
+        position = end
+        if marker in (_SOS, _EOI):
+            found.scan = start
+            return _checked(found)
+        if marker == _JPEG_LS:
+            return Reject(Reason.UNSUPPORTED, "a file of JPEG-LS")
+        if end - start < 4:
+            return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
+        found.take(marker, data[start + 4 : end])
+    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, no scan in them within {MAX_SEGMENTS} segments")
 
 
 def without_profile(data: bytes) -> bytes:
@@ -123,16 +114,11 @@ def without_gaps(data: bytes) -> bytes:
 
 
 def _walk(data: bytes) -> Iterator[_Segment]:
-    """Yield the segments up to SOS or EOI, which comes last; bytes between them are skipped, as by libjpeg.
-
-    Raises _TooLongError if there are more than `MAX_SEGMENTS`, or `MAX_PASSED_BYTES` between them.
-    """
-    position, left = len(SIGNATURE) - 1, MAX_PASSED_BYTES
+    """Yield up to `MAX_SEGMENTS` segments, to SOS or EOI; bytes between them are skipped, as by libjpeg."""
+    position = len(SIGNATURE) - 1
     for _ in range(MAX_SEGMENTS):
-        found = _MARKER.search(data, position, position + left + 2)
+        found = _MARKER.search(data, position)
         if found is None:
-            if position + left + 2 < len(data):
-                raise _TooLongError(f"more than {MAX_PASSED_BYTES} bytes between segments")
             return
         start, marker = found.start(), data[found.start() + 1]
         if marker in (_SOS, _EOI):
@@ -140,10 +126,8 @@ def _walk(data: bytes) -> Iterator[_Segment]:
             return
         if start + 4 > len(data):
             return
-        left -= start - position
         position = start + 2 + int.from_bytes(data[start + 2 : start + 4])
         yield _Segment(marker, start, position)
-    raise _TooLongError(f"more than {MAX_SEGMENTS} segments")
 
 
 def is_last_scan(data: bytes, scan: int) -> bool:

@@ -34,16 +34,14 @@ def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     is_enumerated = color[:1] == bytes([_ENUMERATED])
     if is_enumerated and space not in _COLOR_SPACES:
         return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
-    palette, count = _box(data, b"pclr"), component_count(data)
-    if is_enumerated and not palette and count - _COLOR_SPACES[space] not in (0, 1):  # 1 is alpha
+    if _box(data, b"pclr"):
+        return Reject(Reason.UNSUPPORTED, "a palette in a jpeg2000")
+    count = component_count(data)
+    if is_enumerated and count - _COLOR_SPACES[space] not in (0, 1):  # 1 is alpha
         return Reject(Reason.UNSUPPORTED, f"{count} components in the colour space {space} of a jpeg2000")
-    if palette and not _is_plain_palette(image, data, palette):
-        return Reject(
-            Reason.UNSUPPORTED, "a palette with equal colours, reordered or of more than 8 bits in a jpeg2000"
-        )
-    if not palette and not _is_in_order(image, _box(data, b"cdef")):
+    if not _is_in_order(image, _box(data, b"cdef")):
         return Reject(Reason.UNSUPPORTED, "components that are not colours in order, then alpha, in a jpeg2000")
-    if (min(depths) < 8 or max(depths) > 8) and (len(depths) > 1 or palette):
+    if (min(depths) < 8 or max(depths) > 8) and len(depths) > 1:
         return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
     if _is_wrapped(image, depths) and (image.mode not in _DEEP_MODES or space == _SYCC or not _is_plain_deep(data)):
         return Reject(Reason.UNSUPPORTED, f"samples of {max(depths)} bits, mode {image.mode}, in a jpeg2000")
@@ -87,18 +85,6 @@ def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
     return image.point([min(255, value * 255 // most) for value in range(256)] * len(image.getbands()))
 
 
-def _is_plain_palette(image: ImageFile.ImageFile, data: bytes, palette: bytes) -> bool:
-    """True if Pillow reads the palette right: it counts equal colours once, and ignores the order of channels."""
-    columns = range(palette[2])
-    mapped, defined = _box(data, b"cmap"), _box(data, b"cdef")
-    return (
-        image.palette is not None
-        and len(image.palette.colors) == int.from_bytes(palette[:2])
-        and mapped.startswith(b"".join(struct.pack(">HBB", 0, 1, each) for each in columns))
-        and (not defined or defined[2:].startswith(b"".join(struct.pack(">3H", n, 0, n + 1) for n in columns)))
-    )
-
-
 def _is_in_order(image: Image.Image, defined: bytes) -> bool:
     """True if the components are what Pillow assumes from their number; it ignores their definitions."""
     has_alpha = image.mode in ("LA", "RGBA")
@@ -110,6 +96,7 @@ def _is_in_order(image: Image.Image, defined: bytes) -> bool:
 
 
 def component_count(data: bytes) -> int:
+    """Return the number of components that the codestream states."""
     start = data.find(_CODESTREAM) + _CSIZ
     return int.from_bytes(data[start : start + 2])
 

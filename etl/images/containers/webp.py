@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from etl.images.containers.truncation import is_truncated
 from etl.images.result import Reason, Reject
 
 _RIFF_HEADER = 12  # "RIFF", the size of what follows, "WEBP"
@@ -54,10 +53,9 @@ class WebpChunks:
 
 def read_chunks(data: bytes) -> WebpChunks | Reject:
     """Walk the chunks of a file, which must be complete; bytes behind its end are ignored."""
-    if is_truncated(data, "webp"):
-        return Reject(Reason.TRUNCATED, f"{len(data)} bytes, which is less than they say")
-    found, position = WebpChunks(), _RIFF_HEADER
-    end = 8 + int.from_bytes(data[4:8], "little")
+    found, position, end = WebpChunks(), _RIFF_HEADER, 8 + int.from_bytes(data[4:8], "little")
+    if end > len(data):
+        return Reject(Reason.TRUNCATED, f"{len(data)} of {end} bytes")
     while position + 8 <= end:
         size = int.from_bytes(data[position + 4 : position + 8], "little")
         found.take(data[position : position + 4], data[position + 8 : min(position + 8 + size, end)])

@@ -89,19 +89,11 @@ def test_includes_are_read_where_they_stand(tmp_path: Path) -> None:
         assert read_site_file(write(tmp_path / "core-site.xml", f'<xi:include href="{href}"/>')) == {"b": "near"}
 
 
-def test_a_fallback_stands_for_what_is_not_there(tmp_path: Path) -> None:
-    fallback = f"<xi:fallback>{properties(a='fallback')}</xi:fallback>"
-    site = write(tmp_path / "core-site.xml", f'<xi:include href="missing.xml">{fallback}</xi:include>')
-    assert read_site_file(site) == {"a": "fallback"}
-    write(tmp_path / "missing.xml", properties(b="there"))
-    assert read_site_file(site) == {"b": "there"}
-
-
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        ('<xi:include href="missing.xml"/>', "includes 'missing.xml', which is not a file"),
-        ('<xi:include href="core-site.xml"/>', "includes itself, or more than"),
+        ('<xi:include href="missing.xml"/>', "core-site.xml has an xi:include .*missing.xml"),
+        ('<xi:include href="core-site.xml"/>', "recursive include of"),
         ('<xi:include href="broken.xml"/>', "broken.xml is not XML"),
     ],
 )

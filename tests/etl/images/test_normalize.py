@@ -192,16 +192,3 @@ def test_sums_are_exact() -> None:
     assert channel_sums(np.full((2, 2, 1), 255, np.uint8)) == ([1020], [260100])
     many = 3000 * 5000  # more than 32 bits hold
     assert channel_sums(np.full((3000, 5000, 3), 255, np.uint8)) == ([255 * many] * 3, [255 * 255 * many] * 3)
-
-
-def test_junk_before_the_end_of_a_jpeg_does_no_harm() -> None:
-    jpeg = save(noise(40, 40), "JPEG")
-    assert psnr(pixels_of(jpeg[:-2] + b"\0\1\2" + jpeg[-2:]), pixels_of(jpeg)) > 50
-    result = normalize_image(jpeg[:-2], RGB)
-    assert isinstance(result, Reject)
-    assert result.reason == Reason.TRUNCATED
-
-
-def test_the_sources_comment_does_not_travel() -> None:
-    data = save(noise(40, 40), "JPEG", comment=b"secret")
-    assert b"secret" not in normalized(data, replace(RGB, format="jpeg")).encoded

@@ -1,7 +1,6 @@
 """One table: every kind of image file becomes the right picture, channel by channel, or a reject with its reason."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +10,9 @@ from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import normalize_image
 from etl.images.result import Reject
-from etl.sources import open_source
-from etl.storage.place import open_place
 from tests.lib.pictures import matrix
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
 from tests.lib.pictures.table import FORMATS, pictures, pictures_of
-from tests.lib.sources.archives import contents_of
 
 ROUNDED = 0.6  # grey levels on average, of the mean of 16 pixels
 AS_IT_IS = NormalizeConfig(16, 16, fit="crop", format="raw")
@@ -123,16 +119,3 @@ def test_bands_do_not_show(color: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(pillow_modes, "_BAND_PIXELS", 100)
             assert normalize_image(picture.data, config) == at_once, name
-
-
-def test_names_mean_nothing(tmp_path: Path) -> None:
-    """A PNG called .JPEG, as one of ImageNet's is; a JPEG called .png; a GIF called .jpg; a text called .png."""
-    called = {"n02105855_2933.JPEG": "png-rgb", "photo.png": "jpeg-444", "moving.jpg": "gif-animated", "no.png": "text"}
-    folder = tmp_path / "source" / "dogs"
-    folder.mkdir(parents=True)
-    for file_name, name in called.items():
-        (folder / file_name).write_bytes(pictures()[name].data)
-    source = open_source(open_place(str(tmp_path / "source")))
-    read = {key.rpartition("/")[2]: data for key, data in contents_of(source).items()}
-    for file_name, name in called.items():
-        assert fault(replace(pictures()[name], data=read[file_name])) == "", file_name

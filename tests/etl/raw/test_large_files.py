@@ -80,18 +80,6 @@ def test_a_file_that_changes_while_it_is_read_in_pieces_is_reported(tree: Path, 
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_a_large_file_written_again_is_compared_in_pieces(tree: Path, tmp_path: Path) -> None:
-    ingest_here(tree, tmp_path / "root")
-    (tree / LARGE).write_bytes((tree / LARGE).read_bytes())
-    ingest_here(tree, tmp_path / "root")
-    assert marker(tmp_path / "root", "raw")["parent"] is None
-    data = (tree / LARGE).read_bytes()
-    (tree / LARGE).write_bytes(data[:-1] + b"x")
-    ingest_here(tree, tmp_path / "root", max_removed="1")
-    assert [pack["images"] for pack in packs_of(tmp_path / "root")] == [6, 1]
-
-
-@pytest.mark.usefixtures("in_pieces")
 def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_path: Path) -> None:
     root, other = tmp_path / "root", tmp_path / "other"
     ingest_here(tree, root)
@@ -114,21 +102,6 @@ def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_p
     normalize_here(other, *SMALL, "--max-bytes", "9000")
     (part,), (as_one,) = parts_of(root), parts_of(other)
     assert part["sha256"] == as_one["sha256"]
-
-
-@pytest.mark.usefixtures("in_pieces")
-def test_rejects_in_pieces_are_tried_again_in_the_order_of_the_pack(tree: Path, tmp_path: Path) -> None:
-    """Two large ones around one that becomes good."""
-    root = tmp_path / "root"
-    for name in ("a/000.png", "b/002.png"):
-        (tree / name).write_bytes(some_png(1, 60, 60))
-    ingest_here(tree, root)
-    normalize_here(root, *SMALL, "--max-bytes", "3000")
-    normalize_here(root, *SMALL, "--max-bytes", "6000", "--retry-rejects")
-    assert marker(root)["counts"]["rejects_by_reason"] == {"too-many-bytes": 2}
-    kept = (root / "normalized/rejects/pack-00000.1.tar").read_bytes()
-    for row in pq.read_table(root / "normalized/rejects/pack-00000.1.parquet").to_pylist():
-        assert kept[row["offset"] : row["offset"] + row["size"]] == (tree / row["key"]).read_bytes()
 
 
 @pytest.mark.usefixtures("in_pieces")

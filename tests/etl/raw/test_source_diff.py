@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from etl.errors import RingsliceError, UsageError
 from etl.raw.ingest import ingest
 from etl.raw.pack_writer import plan_packs
-from etl.raw.removed import Removed
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.sources import SourceImage
 from etl.stages.layout import raw_stage
-from etl.storage.place import Place, open_place
+from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.etl.raw.test_ingest import write_idx
 from tests.lib import generations
 from tests.lib.commands import contents
 from tests.lib.inline import ingest_values
+from tests.lib.sources.packed import Packed, packed_images
 
 VALUES = ingest_values(pack_size="2000")
 
@@ -99,33 +99,22 @@ def marker_of(root: Path) -> dict[str, Any]:
     return marker
 
 
-def live_images(root: Path) -> dict[str, dict[str, Any]]:
-    """By key, the row of every live image, with the bytes that its pack has for it; each exactly once."""
-    marker = marker_of(root)
-    removed = Removed.read(open_place(str(root)), marker)
-    images: dict[str, dict[str, Any]] = {}
-    for pack in generations.packs_of(root):
-        table = pq.read_table(root / "raw/packs" / f"{pack['name']}.parquet")
-        live = removed.live(pack["name"], table["key"])
-        assert (~live).sum() == pack["removed"] == removed.number(pack["name"])
-        data = (root / "raw/packs" / f"{pack['name']}.tar").read_bytes()
-        for row in table.filter(pa.array(live)).to_pylist():
-            assert row["key"] not in images
-            images[row["key"]] = row | {"data": data[row["offset"] : row["offset"] + row["size"]]}
-    return images
+def live_images(root: Path) -> dict[str, Packed]:
+    return packed_images(open_place(str(root)))
 
 
 def require_same(root: Path, source: Path) -> None:
     """Live images are those of the source, byte for byte, with their classes; the marker counts them."""
-    images, marker = live_images(root), marker_of(root)
+    images, counts = live_images(root), marker_of(root)["counts"]
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    assert {key: row["data"] for key, row in images.items()} == files
-    classes = marker["classes"]
-    assert all(classes[row["label"]] == key.split("/")[0] for key, row in images.items())
-    assert marker["counts"]["images"] == len(files)
-    assert marker["counts"]["bytes"] == sum(map(len, files.values()))
-    by_class = [sum(key.startswith(f"{name}/") for key in files) for name in classes]
-    assert marker["counts"]["by_class"] == by_class
+    assert {key: image.data for key, image in images.items()} == files
+    assert all(image.name == key.split("/")[0] for key, image in images.items())
+    assert (counts["images"], counts["bytes"]) == (len(files), sum(map(len, files.values())))
+    marker = marker_of(root)
+    removed = sum(pack["removed"] for pack in generations.packs_of(root))
+    assert removed == (marker["removed"]["rows"] if marker["removed"] else 0)
+    names = marker["classes"]
+    assert counts["by_class"] == [sum(key.startswith(f"{name}/") for key in files) for name in names]
 
 
 def packs_of(root: Path) -> dict[str, bytes]:
@@ -248,8 +237,8 @@ def test_idx_files_grow(tmp_path: Path) -> None:
     assert (summary["newly_packed"], summary["removed_or_changed"]) == (21, 1)
     assert marker_of(root)["classes"] == ["1", "2", "3", "0"]
     assert {name: packs_of(root)[name] for name in before} == before
-    for key, row in live_images(root).items():
-        assert row["data"].endswith(images[int(key[6:11])].tobytes())
+    for key, image in live_images(root).items():
+        assert image.data.endswith(images[int(key[6:11])].tobytes())
     assert renew(tmp_path / "idx", root)["already_done"]
 
 
@@ -265,8 +254,8 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
     summary = renew(source, root, columns=str(table))
     assert summary["columns"] == {"rows": 20, "rows_without_image": 1, "images_without_row": 1}
     images = live_images(root)
-    assert images["a/007.png"]["columns"] == [("patient", "001")]
-    assert images["a/019.png"]["columns"] is None
+    assert images["a/007.png"].columns == {"patient": "001"}
+    assert images["a/019.png"].columns == {}
     assert renew(source, root, columns=str(table))["already_done"]
     with pytest.raises(UsageError, match=r"0 are missing in this source and 19 have changed"):
         renew(source, root)
@@ -276,7 +265,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
     pq.write_table(pa.table({"key": keys, "patient": values, "site": [each or None for each in sites]}), parquet)
     summary = renew(source, root, columns=str(parquet))  # one value changed: only its image is packed again
     assert (summary["newly_packed"], summary["removed_or_changed"]) == (1, 1)
-    assert live_images(root)["a/003.png"]["columns"] == [("patient", "000"), ("site", "north")]
+    assert live_images(root)["a/003.png"].columns == {"patient": "000", "site": "north"}
     require_same(root, source)
 
 
@@ -300,15 +289,3 @@ def test_an_unusable_table_of_columns_is_refused(
     with pytest.raises(RingsliceError, match=line):
         renew(make_tree({"a": 3}), tmp_path / "root", columns=str(table))
     assert not (tmp_path / "root").exists()
-
-
-def test_a_renewal_on_any_root(root: Place, make_tree: TreeMaker) -> None:
-    source = make_tree({"a": 20})
-    stage = raw_stage(root)
-    ingest(open_place(str(source)), root, VALUES)
-    first, before = stage.fingerprint(), stage.read_marker()
-    (source / "a/000.png").unlink()
-    for done in (False, True):
-        assert ingest(open_place(str(source)), root, VALUES).to_json()["already_done"] is done
-    assert generations.generation_of(stage, first).marker == before
-    assert Removed.read(root, stage.read_marker()).number("pack-00000") == 1

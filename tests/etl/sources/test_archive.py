@@ -49,9 +49,7 @@ def test_images_packed_by_gnu_tar(kind: str, codec: str, tmp_path: Path) -> None
     assert (source.kind, source.skipped, source.is_sequential) == ("archive", 0, bool(codec))
 
 
-@pytest.mark.parametrize(
-    ("codec", "name"), [("", "x.tar"), ("gzip", "x.tar"), ("zstd", "x.tar.gz"), ("", "x.tgz"), ("gzip", "x.TZST")]
-)
+@pytest.mark.parametrize(("codec", "name"), [("gzip", "x.tar"), ("zstd", "x.tar.gz"), ("", "x.TGZ")])
 def test_the_codec_is_known_by_the_bytes(codec: str, name: str, tmp_path: Path) -> None:
     source = open_archive(tmp_path / "source", packed(tar_of(some_images()), codec), name)
     assert contents_of(source) == {f"x/{entry.name}": entry.data for entry in some_images()}
@@ -227,7 +225,7 @@ def test_other_fields_become_columns(tmp_path: Path) -> None:
         Entry("1.txt", b"x" * 10_001),
         Entry("2.cls", b"c"),
         Entry("2.png"),
-        Entry("2.txt", NO_TEXT),
+        Entry("2.txt", b"caf\xe9"),
         Entry("3.cls", b"c"),
         Entry("3.png"),
         Entry("3.depth.npy", b"1234"),
@@ -235,8 +233,8 @@ def test_other_fields_become_columns(tmp_path: Path) -> None:
     ]
     source = open_archive(tmp_path / "source", tar_of(entries))
     assert source.images[0].columns == (("n", "3"), ("text", "é\n"), ("x", "0.5"), ("yes", "true"))
-    assert [image.columns for image in source.images[1:]] == [None, None]
-    assert source.skipped == 4
+    assert [image.columns for image in source.images[1:]] == [(("txt", "caf\ufffd"),), None]
+    assert source.skipped == 3
 
 
 INNER = tar_of([Entry("1.jpg", b"1")])
@@ -258,9 +256,7 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     ),
     "a JSON apart": ({"a/1.jpg": b"", "meta.json": b"{}"}, {}, "'meta.json' .* has no image beside it"),
     "one label for two": ({"1.cls": b"a", "1.jpg": b"", "1.seg.png": b""}, {}, "'1.seg.png' .* share"),
-    "two labels": ({"1.cls": b"a", "1.jpg": b"", "1.CLS": b"b"}, {}, "'1.cls' and '1.CLS' .* one"),
-    "beside and within": ({"a/1.jpg": b"", "b.tar": INNER}, {}, r"\('b.tar'\) and beside them \('a/1.jpg'\)"),
-    "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "some.tar has two members 'b/1.jpg'"),
+    "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "the key some/b/1.jpg comes twice"),
     "archives thrice": ({"c.tar": tar_of([Entry("b.tar", INNER)])}, {}, "'c.tar' in .*some.tar contains .* 'b.tar'"),
     "dots in a key below a folder": (
         {"b/a.1.jpg": b"", "b/a.1.cls": b"a"},
@@ -270,8 +266,7 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
 }
 BAD_LABELS = {
-    "a long label": (".cls", b"a" * 1001, "1001 bytes; a .cls has at most 1000"),
-    "a long JSON": (".json", b" " * 1_000_001, "a .json has at most 1000000"),
+    "a long label": (".cls", b"a" * 1001, "1001 bytes, more than 1000"),
     "no text": (".cls", NO_TEXT, "'1.cls' .* is not UTF-8"),
     "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is not JSON"),
     "a list": (".json", b"[]", "is not a JSON object"),
@@ -314,17 +309,6 @@ def test_a_packed_archive_is_unpacked_once_to_be_compared(tmp_path: Path) -> Non
     place = Place(FaultyFilesystem(LocalFilesystem(), counted), str(tmp_path / "source"))
     assert ingest(place, open_place(str(tmp_path / "root")), ingest_values(pack_size="20")).already_done
     assert counted.calls.count(READ) < 20
-
-
-def test_few_files_stay_open_however_many_archives_are_read(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    for number in range(30):
-        (tmp_path / "source" / f"{number}.tgz").write_bytes(packed(tar_of(shard(range(2))), "gzip"))
-    source = open_source(open_place(str(tmp_path / "source")))
-    before = len(os.listdir("/proc/self/fd"))
-    for image in source.images:
-        assert len(list(source.read_all([image]))) == 1
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_tables_beside_archives_describe_them(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Archives that are damaged, cut off or hostile: one clear line, and never fewer images without a word."""
 
-import gzip
 import io
 import random
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources.tar_members import MAX_EXTENDED_BYTES, MAX_MEMBER_BYTES
+from etl.sources.tar_members import MAX_EXTENDED_BYTES
 from tests.lib.commands import contents, run, succeeded
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import FORMATS, Entry, contents_of, open_archive, packed, some_images, tar_of
@@ -131,14 +130,12 @@ def within(archive: bytes) -> bytes:
 DAMAGED = {
     "a negative size": (header(size=-5), "a size of -5"),
     "a size that is no number": (pax(record("size", "many")) + header(), "a size of b'many'"),
-    "a huge member": (header(size=2 << 30), f"'cats/1.jpg' .* claims {2 << 30} bytes, at byte 0;"),
-    "a member longer than the file": (header(size=MAX_MEMBER_BYTES), "cut off: of the 512 bytes from byte 10737"),
+    "a member longer than the file": (header(size=1 << 30), "cut off: of the 512 bytes from byte 10737"),
     "a text longer than the file": (header("1.json", size=99_999), "cut off: of the 99999 bytes from byte 512"),
     "a huge name": (header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 40), f"an extended header of {1 << 40} bytes"),
     "a huge pax header": (header(type=tarfile.XHDTYPE, size=MAX_EXTENDED_BYTES + 1), "an extended header of 1048577"),
     "pax without records": (pax(b"path\n") + header(), "not a list of pax records"),
     "a record that is too short": (pax(b"7 path=x\n") + header(), "not a list of pax records"),
-    "a name for all": (pax(record("path", "a/b.jpg"), tarfile.XGLTYPE) + header(), "a global header with 'path'"),
     "a header of nothing": (pax(record("path", "a/b.jpg")), "end of file header"),
     "an archive within, damaged": (within(b"GIF89a" * 99), r"'n1\.tar' in .* at byte 0 \(.*archive, not compressed\?"),
     "an archive within, cut off": (within(header(size=700) + bytes(600)), r"'n1\.tar' in .* cut off: .* byte 1536 on"),
@@ -159,16 +156,12 @@ REFUSED = {
         "cannot be a key, because it has 5002 bytes, more than 4096",
     ),
     "a hard link within": (within(header(type=tarfile.LNKTYPE) + END), r"'cats/1.jpg' of 'n1\.tar' in .* a hard link"),
-    "a hard link": (header(type=tarfile.LNKTYPE, linkname="x"), "not a regular file but a hard link; pack again"),
+    "a hard link": (header(type=tarfile.LNKTYPE, linkname="x"), "not a regular file but a hard link; pack again with"),
     "a symbolic link": (header(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "a symbolic link; .* tar --dereference"),
-    "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* a device"),
-    "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again without: tar --sparse"),
+    "a device": (header(type=tarfile.CHRTYPE), "'cats/1.jpg' .* of type b'3'"),
+    "a sparse file": (header(type=tarfile.GNUTYPE_SPARSE), "a sparse file; pack again .* without --sparse"),
     "a sparse file by pax": (pax(record("GNU.sparse.name", "a/b.jpg")) + header(), "'a/b.jpg' .* a sparse file"),
-    "a volume": (header(type=b"V"), "of type b'V'; pack again without it"),
-    "the same but for a dot": (
-        header() + header("./cats/1.jpg"),
-        "has two members 'cats/1.jpg'; pack again with one of",
-    ),
+    "the same but for a dot": (header() + header("./cats/1.jpg"), "key some/cats/1.jpg comes twice: in .*some.tar"),
 }
 
 
@@ -223,21 +216,6 @@ def test_damage_is_an_error_or_loses_nothing(how: str, codec: str, tmp_path: Pat
     assert outcomes["DataError"] > 5
 
 
-def test_damage_to_what_is_packed_with_a_checksum_gives_no_wrong_byte(tmp_path: Path) -> None:
-    start = 10  # behind the header of gzip, whose time and system are nobody's concern
-    data = packed(tar_of(example("pax")), "gzip")
-    expected = contents_of(open_archive(tmp_path / "source", data))
-    refused = 0
-    for byte in range(start, len(data), 3):
-        changed = bytearray(data)
-        changed[byte] ^= 1 << byte % 8
-        try:
-            assert contents_of(open_archive(tmp_path / "source", bytes(changed))) == expected
-        except DataError:
-            refused += 1
-    assert refused > (len(data) - start) // 3 - 9
-
-
 MOST_GROWTH = 20 << 20
 PEAK = """
 import re, sys
@@ -255,36 +233,14 @@ print(peak() - before)
 """
 
 
-def grown_by(small: Path, large: Path, root: Path) -> int:
-    """By how many bytes a process grows that ingests an archive, after it has ingested a small one."""
-    return int(succeeded(run(sys.executable, "-c", PEAK, small, large, root, timeout_s=600)).stdout)
-
-
-def write_tar_gz(path: Path, members: int, member_bytes: int) -> Path:
-    """Write an archive of images of noise piece by piece."""
-    chance = random.Random(1)
-    with gzip.open(path, "wb", compresslevel=1) as output, tarfile.open(fileobj=output, mode="w") as archive:
-        for number in range(members):
-            info = tarfile.TarInfo(f"c{number % 2}/{number:06d}.jpg")
-            info.size = member_bytes
-            archive.addfile(info, io.BytesIO(chance.randbytes(member_bytes)))
-    return path
-
-
-@pytest.mark.integration
-def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
-    """A row of each image stays in memory."""
-    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 50_000)
-    large = write_tar_gz(tmp_path / "large.tar.gz", 1000, 50_000)
-    assert grown_by(small, large, tmp_path / "root") < MOST_GROWTH < large.stat().st_size // 2
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_bomb_streams_by(codec: str, tmp_path: Path) -> None:
-    """40 kB that unpack to 40 MB which is no image, and as much behind the end."""
-    archive = tar_of([Entry("c0/bomb.bin", bytes(40_000_000)), *some_images()]) + bytes(40_000_000)
-    (tmp_path / "bomb.tar").write_bytes(packed(archive, codec))
-    assert (tmp_path / "bomb.tar").stat().st_size < 100_000
-    small = write_tar_gz(tmp_path / "small.tar.gz", 8, 1000)
-    assert grown_by(small, tmp_path / "bomb.tar", tmp_path / "root") < MOST_GROWTH
+def test_memory_does_not_grow_with_the_archive(codec: str, tmp_path: Path) -> None:
+    """40 MB of images, as much that is no image, and as much behind the end."""
+    small, large = tmp_path / "small.tar.gz", tmp_path / "large.tar"
+    small.write_bytes(packed(tar_of(some_images()), codec))
+    images = [Entry(f"c{number % 2}/{number:06d}.jpg", bytes([number % 256]) * 50_000) for number in range(800)]
+    archive = tar_of([Entry("c0/bomb.bin", bytes(40_000_000)), *images]) + bytes(40_000_000)
+    large.write_bytes(packed(archive, codec))
+    done = run(sys.executable, "-c", PEAK, small, large, tmp_path / "root", timeout_s=600)
+    assert int(succeeded(done).stdout) < MOST_GROWTH

@@ -6,15 +6,13 @@ runs trial 1234. A trial is a function of its number: it returns its outcome and
 """
 
 import importlib
-import json
 import resource
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
-_REPOSITORY = Path(__file__).parents[3]
+from tests.lib.commands import REPOSITORY
 
 MAX_ALLOCATED_BYTES = 2 << 30  # of the process and of each child: more is a MemoryError
 
@@ -22,41 +20,25 @@ Trial = Callable[[int], str]
 
 
 def run_trials(trial: Trial, count: int, timeout_s: float = 1200) -> Counter[str]:
-    """How many of the trials 0 to ``count`` - 1 had each outcome; warnings are shown.
+    """How many of the trials 0 to ``count`` - 1 had each outcome.
 
-    Raises AssertionError with a line for each that raised or printed something, and for a crash, which ends them.
+    Raises AssertionError, with the number of the trial, if one raises or prints something, or ends the process.
     """
     name = f"{trial.__module__}:{trial.__qualname__}"
     words = [sys.executable, "-W", "always", "-m", "tests.lib.damage.trials", name, "0", str(count)]
     done = subprocess.run(
-        words, cwd=_REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
+        words, cwd=REPOSITORY, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
     )
-    outcomes: Counter[str] = Counter()
-    faults = []
-    for line in done.stdout.decode(errors="replace").splitlines():
-        number = outcomes.total()
-        if line.startswith('{"outcome": '):
-            outcomes[json.loads(line)["outcome"]] += 1
-        else:
-            faults.append(f"{number}: {line}")
-    if done.returncode or outcomes.total() < count:
-        faults.append(f"{outcomes.total()}: ended the process with status {done.returncode}")
-    assert not faults, "\n".join(faults)
-    return outcomes
-
-
-def _run_here(trial: Trial, first: int, count: int) -> None:
-    """Print the outcome of each trial as JSON, and before it what it raised."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_ALLOCATED_BYTES, MAX_ALLOCATED_BYTES))
-    for number in range(first, first + count):
-        outcome = "fault"
-        try:
-            outcome = trial(number)
-        except Exception as error:
-            print("; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
-        print(json.dumps({"outcome": outcome}), flush=True)
+    outcomes = done.stdout.splitlines()
+    is_right = done.returncode == 0 and not done.stderr and len(outcomes) == count
+    assert is_right, f"trial {len(outcomes)}, status {done.returncode}:\n{done.stderr}"
+    return Counter(outcomes)
 
 
 if __name__ == "__main__":
     module, _, function = sys.argv[1].partition(":")
-    _run_here(getattr(importlib.import_module(module), function), int(sys.argv[2]), int(sys.argv[3]))
+    first, number = map(int, sys.argv[2:])
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_ALLOCATED_BYTES, MAX_ALLOCATED_BYTES))
+    run = getattr(importlib.import_module(module), function)
+    for each in range(first, first + number):
+        print(run(each), flush=True)

@@ -110,6 +110,7 @@ def _usual() -> Iterator[Picture]:
     files = {
         "jpeg-unknown-segments": inserted(plain, segment(0xEB, bytes(500)) + segment(0xEF, b"\xff\xd9" * 9)),
         "jpeg-twice": plain + jpeg(255 - COLORS),
+        "jpeg-junk-before-end": plain[:-2] + b"\0\1\2" + plain[-2:],
         "jpeg-stray-bytes": first + parts[0] + b"".join(b"\0\1\2\xff\0" + each for each in parts[1:]),
         "jpeg-fill-bytes": first + b"".join(b"\xff\xff\xff" + each for each in parts),
         "jpeg-mpo": save(COLORS, "MPO", save_all=True, append_images=[other], **FINE),

@@ -199,6 +199,7 @@ def _of_stated_colors() -> Iterator[Picture]:
     yield from alike(COLORS, files, 1, 1)
     files = {"png-chrm-p3": png(COLORS, 8, RGB, chunk(b"cHRM", p3)), "png-codes-p3": png(COLORS, 8, RGB, codes + icc)}
     yield from alike(profiles.from_display_p3(COLORS), files, 1, 2)
+    yield good("png-gamma-icc", png(COLORS, 8, RGB, icc + linear), profiles.from_adobe_rgb(COLORS), 1, 2)
     short = chunk(b"iCCP", b"made\0\0" + zlib.compress(b"no profile at all"))
     yield good("png-gamma-icc-short", png(COLORS, 8, RGB, short + linear), profiles.from_gamma(COLORS, 1), 1, 2)
     hdr = png(COLORS, 8, RGB, chunk(b"cICP", bytes([9, 16, 0, 1])))

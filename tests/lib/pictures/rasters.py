@@ -109,7 +109,7 @@ def bmp_pictures() -> Iterator[Picture]:
     yield good("bmp-16-555", bmp(short, 16), COLORS, 5, 8)
     yield good("bmp-300-colors", bmp([bytes(row) for row in bands(256)], 8, palette(300)), palette(300)[bands(256)])
     without_rows = bmp([*runs[:9], b"\0\1"], 8, palette(16), compression=RLE8)
-    yield from rejects({"bmp-rle8-without-rows": without_rows}, "unsupported")
+    yield from rejects({"bmp-rle8-without-rows": without_rows}, "truncated")
 
 
 def pnm_pictures() -> Iterator[Picture]:
@@ -117,7 +117,7 @@ def pnm_pictures() -> Iterator[Picture]:
     size = f"{WIDTH} {HEIGHT} 255\n".encode()
     files = {
         "ppm": b"P6 " + size + COLORS.tobytes(),
-        "ppm-comments-end-words": b"P6#c\n48#d\n40#e\n255#f\n" + COLORS.tobytes(),  # as for netpbm
+        "ppm-comment": b"P6\n# as GIMP writes it\n48 40\n255\n" + COLORS.tobytes(),
         "ppm-trailing": b"P6 " + size + COLORS.tobytes() + TRAILING,
     }
     yield from alike(COLORS, files)
@@ -210,9 +210,18 @@ def other_pictures() -> Iterator[Picture]:
     premultiplied = translucent[: defined + 20] + b"\0\2" + translucent[defined + 22 :]
     reordered = translucent[:defined] + b"".join(order) + translucent[defined + 24 :]
     space = whole.index(b"colr") + 7
-    declared_gray = whole[:space] + struct.pack(">I", 17) + whole[space + 4 :]
-    files = {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
-    files["jpeg2000-rgb-declared-gray"] = declared_gray
+    files = {
+        f"jpeg2000-space-{number}": whole[:space] + struct.pack(">I", number) + whole[space + 4 :]
+        for number in (14, 17)  # CIELab, and gray of three components
+    }
+    files |= {"jpeg2000-premultiplied": premultiplied, "jpeg2000-reordered": reordered}
+    few_bits = bytearray(save(COLORS // 16, "JPEG2000", no_jp2=True))
+    few_bits[42] = 3  # of the first component 4 bits, of the others 8
+    files["jpeg2000-mixed-bits"] = bytes(few_bits)
+    header, color = whole.index(b"jp2h") - 4, whole.index(b"colr") - 4
+    size = struct.pack(">I", int.from_bytes(whole[header : header + 4]) + 17)
+    colors = struct.pack(">I4sHBBBBBBB", 17, b"pclr", 1, 3, 7, 7, 7, 230, 40, 30)  # one, of three columns of 8 bits
+    files["jpeg2000-palette"] = whole[:header] + size + whole[header + 4 : color] + colors + whole[color:]
     yield from rejects(files, "unsupported")
     files = {f"avif-{kind}": save(COLORS, "AVIF", quality=95, subsampling=kind) for kind in ("4:4:4", "4:2:0")}
     brand = files["avif-4:2:0"]
@@ -315,8 +324,6 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-dng": tiff(COLORS, dng_version=[1, 4, 0, 0]),
         "tiff-subsampled-planes": tiff(COLORS, 6, planar=2),
         "tiff-webp": tiff(COLORS, compression=50001),
-        "tiff-big-of-big-endian": b"MM\0+\0\x08" + bytes(10),
-        "tiff-unknown-plane": tiff(TRANSLUCENT, planar=2, extra=0),
         "tiff-five-planes": tiff(np.dstack([TRANSLUCENT, ALPHA]), planar=2, extra=[2, 0]),
         "tiff-int-16": tiff(GRAYS.astype(np.int16) * 128, BLACK_IS_ZERO, sample_format=2),
     }

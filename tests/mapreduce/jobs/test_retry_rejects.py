@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from etl.formats.example import serialize
-from etl.inspection.command import inspect_example
-from etl.inspection.record_file import open_record_file
+from etl.inspection.command import inspect_example, open_record_file
 from etl.normalized import part_writer
 from etl.normalized.parts import pack_of
 from etl.raw.removed import Removed
