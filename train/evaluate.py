@@ -23,6 +23,7 @@ from train.config.reader_options import reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT, TRAINED_RUN
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
+from train.parallel.endings import REMEDIES
 from train.parallel.startup import prepare_import
 
 
@@ -64,7 +65,7 @@ def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: fl
 
 def main() -> NoReturn:
     """Entry point of a rank that evaluates."""
-    run_rank(command, "train/evaluate.py", "nothing was written, run it again")
+    run_rank(command, "train/evaluate.py", REMEDIES["evaluate.py"])
 
 
 if __name__ == "__main__":

@@ -72,10 +72,7 @@ class Task:
     def variables(self) -> dict[str, str]:
         """Those of its environment that are not ours."""
         config = {"cluster": self.cluster, "task": {"type": self.role, "index": self.index}}
-        variables = {
-            "TF_CONFIG": json.dumps(config, allow_nan=False),
-            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # what it logs of a lost worker
-        }
+        variables = {"TF_CONFIG": json.dumps(config, allow_nan=False)}
         if self.role == WORKER:  # by these it takes its share of the cores
             variables["HOROVOD_LOCAL_RANK"] = str(self.index)
             variables["HOROVOD_LOCAL_SIZE"] = str(len(self.cluster[WORKER]))
@@ -222,8 +219,7 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
     for thread in threading.enumerate():
         if thread.name == FORWARD:
             thread.join(FORWARD_S)
-    if group.endings.lost and not group.endings.is_explained:
-        print(group.endings.lost, end="", file=sys.stderr)
+    print(group.endings.kept, end="", file=sys.stderr)
     return status
 
 

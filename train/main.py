@@ -41,6 +41,7 @@ from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
+from train.parallel.endings import REMEDIES
 from train.parallel.startup import prepare_import
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def start(settings: Settings, monitor: Monitor) -> None:
     require_strategy(settings.strategy)
     if not settings.has_servers or require_servers(os.environ.get("TF_CONFIG", "")).role == CHIEF:
         monitor.start(settings.stall_timeout_s, is_elastic())
+    if settings.has_servers or settings.strategy == MULTI_WORKER:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a lost worker, or a port that is taken
     with prepare_import(), require_framework(settings):
         run_strategy = import_strategy(settings, monitor)
     run_strategy()
@@ -139,7 +142,7 @@ def import_torch_strategy(
 
 def main() -> NoReturn:
     """Entry point of a rank that trains."""
-    run_rank(command(start), "train/main.py", "--resume goes on from the last checkpoint")
+    run_rank(command(start), "train/main.py", REMEDIES["main.py"])
 
 
 if __name__ == "__main__":

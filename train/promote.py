@@ -25,6 +25,7 @@ from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JS
 from train.evaluation.comparison import Rules
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
+from train.parallel.endings import REMEDIES
 from train.parallel.startup import prepare_import
 
 LIMITS = {
@@ -86,7 +87,7 @@ def is_given(name: str) -> bool:
 
 def main() -> NoReturn:
     """Entry point of a rank that compares."""
-    run_rank(command, "train/promote.py", "the champion is as before, run it again")
+    run_rank(command, "train/promote.py", REMEDIES["promote.py"])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from etl.options.click_command import invoke
 from etl.processes import end_with_parent
 from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
 from train.config.settings import command as main_command
+from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
 
 STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within the minute after which schedulers kill us
@@ -133,14 +134,16 @@ def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
                 f" 'ringslice[{extra}]'"
             )
     line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
-    return Launcher(line, ranks, "--json" in words or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_JSON"))).run()
+    as_json = "--json" in words or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_JSON"))
+    return Launcher(line, ranks, script, as_json).run()
 
 
 class Launcher:
-    """A launcher, or a rank without one, as a child process in a session of its own; it ends with us."""
+    """A launcher of ``script``, or a rank without one, as a child process in a session of its own; it ends with us."""
 
-    def __init__(self, line: Sequence[str], ranks: Ranks, as_json: bool) -> None:
-        self._lines, self._as_json, self._lock = RankLines(ranks.launcher), as_json, threading.Lock()
+    def __init__(self, line: Sequence[str], ranks: Ranks, script: str, as_json: bool) -> None:
+        self._lines, self._lock = RankLines(ranks.launcher), threading.Lock()
+        self._script, self._as_json = script, as_json
         pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
@@ -170,8 +173,8 @@ class Launcher:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
             self._finish()
-            if self._threads and not self._lines.is_explained:  # by a rank: it had just been started
-                print("ringslice: interrupted", file=sys.stderr)
+            if self._threads and not self._lines.is_explained:
+                print(f"{INTERRUPTION}; {REMEDIES[self._script]}", file=sys.stderr)
             return INTERRUPTED
         self._finish()
         status, lines = self._lines.ending(status)

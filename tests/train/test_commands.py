@@ -74,6 +74,7 @@ Exit code: {status}
 TORCH_LINES = """ringslice train: 2 ranks
 Traceback (most recent call last):
   File "/work/train/main.py", line 1
+ringslice: interrupted; by torchrun
 W1126 10:00:39.767000 4788 /x/torch/distributed/elastic/multiprocessing/api.py:1028] Sending SIGTERM
 Traceback (most recent call last):
   File "<frozen runpy>", line 198, in _run_module_as_main

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 
+from etl.errors import ERROR_PREFIX, RingsliceError
 from etl.progress import log
 from etl.storage.place import Place
 from train.monitor.heartbeat import Status
@@ -15,7 +16,7 @@ from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.launcher import launched_rank
-from train.monitor.messages import PeerLost
+from train.monitor.messages import PeerLost, prefix_of
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 from train.monitor.watch import Watch
@@ -74,6 +75,11 @@ class Monitor(Status):
         log("train", line)
         if self.run_log is not None:
             self.run_log.info(line)
+
+    def end(self, error: RingsliceError) -> None:
+        """End this rank with the line of ``error``, from another thread, because the main thread hangs."""
+        if self.watch is not None:
+            self.watch.end(error.status, f"{ERROR_PREFIX}{prefix_of(self.beat(), launched_rank() is not None)}{error}")
 
     def peer_lost(self) -> PeerLost:
         """The error to raise if Horovod reports that a rank is gone: it names that rank, and one rank prints it."""

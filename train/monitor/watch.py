@@ -146,6 +146,11 @@ class Watch:
         if self._guard is not None:
             self._guard.leave()
 
+    def end(self, status: int, line: str) -> None:
+        """End the process with this line, from another thread; returns if the main thread has begun to end it."""
+        if self._takes_over():
+            self._end(status, line)
+
     def _takes_over(self) -> bool:
         """True if this thread ends the process: the main thread has not begun to, and will not."""
         with self._lock:

@@ -6,32 +6,47 @@ from etl.errors import ERROR_PREFIX
 
 LOST = "another rank has ended, or does not answer; see what its launcher reports"  # of a rank that did not fail itself
 INTERRUPTION = "ringslice: interrupted"
+REMEDIES = {  # by script: how to go on after an interrupt
+    "main.py": "--resume goes on from the last checkpoint",
+    "evaluate.py": "nothing was written, run it again",
+    "promote.py": "the champion is as before, run it again",
+}
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
 class Endings:
-    """Each reason is shown once: no interruption behind another one, and `LOST` only if there is nothing else."""
+    """Each reason is shown once. An interruption, and `LOST`, are kept for the end: they may follow from a reason that
+    comes later, as when a launcher ends the ranks after it has lost one.
+    """
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
         self._lock = threading.Lock()
-        self.lost = ""  # the first such line
+        self._interrupted = self._lost = ""  # the first such line
 
     @property
     def is_explained(self) -> bool:
-        """True if one was shown."""
+        """True if a reason was shown."""
         return bool(self._shown)
 
+    @property
+    def kept(self) -> str:
+        """The line to show at the end; empty if there is none, or a reason was shown."""
+        return "" if self.is_explained else self._interrupted or self._lost
+
     def is_shown(self, line: str) -> bool:
-        """False if ``line`` is an ending that is left out; it is without the launcher's prefix."""
+        """False if ``line`` is an ending that is kept or left out; it is without the launcher's prefix."""
         is_interruption = line.startswith(_INTERRUPTIONS)
         if not is_interruption and not line.startswith(ERROR_PREFIX):
             return True
         with self._lock:
-            if LOST in line:
-                self.lost = self.lost or line
+            if is_interruption:
+                self._interrupted = self._interrupted or line
                 return False
-            if line in self._shown or (is_interruption and self._shown):
+            if LOST in line:
+                self._lost = self._lost or line
+                return False
+            if line in self._shown:
                 return False
             self._shown.add(line)
         return True

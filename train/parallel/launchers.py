@@ -170,8 +170,8 @@ class RankLines:
             first = EnvironmentFailure.status
         if (found or status < 0) and first > 128 and first != INTERRUPTED:
             return first, [f"{ERROR_PREFIX}{who} was killed ({_signal_name(first - 128)})\n"]
-        if first and self._endings.lost and not self.is_explained:
-            return first, [self._endings.lost]
+        if first and self._endings.kept and not self.is_explained:
+            return first, [self._endings.kept]
         if not first or self.is_explained or self.launcher not in _FAILURES:
             return first, []
         last = f"{ERROR_PREFIX}{who} ended with status {first}; above is what {self.launcher} printed\n"

@@ -14,12 +14,13 @@ OPTIONAL = ("matplotlib", "sklearn")  # Keras imports them if they are installed
 
 @contextmanager
 def prepare_import() -> Iterator[None]:
-    """Surround a rank's first import of TensorFlow: claim its cores, and suppress what TensorFlow logs.
+    """Surround a rank's first import of TensorFlow or PyTorch: claim its cores, and suppress what they log.
 
     Keras is loaded without optional packages that we do not use; they take a quarter of the time.
     """
     claim_cores(local_rank(), local_size())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what it logs of a rank that is lost, or cannot be reached
     with suppress_stderr(), hide_packages(OPTIONAL):
         yield
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from threading import Timer
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ Make = Callable[[Collective, Device, torch.device], Strategy]
 
 SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
+JOIN_TRIES = 3
 OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
 
 
@@ -47,18 +49,21 @@ class ProcessGroup(Collective):
         monitor.joined(self.rank, self.size)
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost."""
         self._monitor.phase("reducing over all ranks")
         tensor = torch.from_numpy(np.array(array))
         torch.distributed.all_reduce(tensor, OPERATIONS[operation])
         return tensor.numpy()
 
     def gather_object(self, value: T) -> list[T]:
+        """Pickled, by Gloo. Raises RuntimeError if a rank is lost."""
         self._monitor.phase("gathering from all ranks")
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, value)
         return found
 
     def close(self) -> None:
+        """Wait for all ranks: those that end first must not look like lost ones."""
         self._monitor.phase("leaving the other ranks")
         torch.distributed.barrier()
 
@@ -74,9 +79,11 @@ class Copies:
         self.rank, self.size = collective.rank, collective.size
 
     def part(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """The whole model: each process has a copy."""
         return build()
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """``model`` within DistributedDataParallel; alone it is left as it is. Buffers are not broadcast."""
         if self.size == 1:
             return model
         with warnings.catch_warnings():  # the option has another name in newer versions
@@ -84,19 +91,23 @@ class Copies:
             return DistributedDataParallel(model, broadcast_buffers=False)  # the trainer averages them
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
+        """DistributedDataParallel's ``no_sync``."""
         context: AbstractContextManager[None] = net.no_sync() if self.size > 1 else nullcontext()
         return context
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor``, in whose memory the sum over the group is then."""
         if self.size > 1:
             torch.distributed.all_reduce(tensor, group=self._group)
         return tensor
 
     def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
+        """Set ``tensors``, in place, to those of process ``root``."""
         for each in tensors if self.size > 1 else ():
             torch.distributed.broadcast(each.detach(), root)
 
     def broadcast_object(self, value: T, root: int) -> T:
+        """The value of process ``root``, pickled."""
         return self._collective.broadcast_object(value, root)
 
 
@@ -108,6 +119,7 @@ class Ddp(Strategy):
         self._device, self._place = device, place
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> TorchTrainer:
+        """Raises UsageError if batch norm is to be synchronised on CPUs, or the model does not fit the pictures."""
         if settings.recipe.batch_norm == SYNCHRONISED and self._place.type == "cpu" and self.collective.size > 1:
             raise UsageError(
                 "--batch-norm synchronised is not supported by --strategy ddp on CPUs (PyTorch has it for GPUs only)."
@@ -165,6 +177,23 @@ def name_lost_ranks() -> Iterator[None]:
         raise EnvironmentFailure(LOST) from error
 
 
+@contextmanager
+def end_if_late(monitor: Monitor, timeout: timedelta | None) -> Iterator[None]:
+    """End this rank if the block, which joins the others, takes several times the ``timeout``: PyTorch tries again
+    after it, and waits for ever if what listens at the address of rank 0 is another program, and does not answer.
+    """
+    address = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    late = f"this rank cannot join: rank 0 did not answer at {address}. Start all ranks, at a port that is free"
+    timer = Timer(JOIN_TRIES * timeout.total_seconds() if timeout else 0, monitor.end, [EnvironmentFailure(late)])
+    timer.daemon = True
+    if timeout:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @name_lack_of_memory()
 def run_ddp(
     work: Callable[[Strategy], None], monitor: Monitor, device: str, stall_timeout_s: float, make: Make = Ddp
@@ -184,7 +213,8 @@ def run_ddp(
     with name_lost_ranks():
         try:
             backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
-            torch.distributed.init_process_group(backend, timeout=timeout)
+            with end_if_late(monitor, timeout):
+                torch.distributed.init_process_group(backend, timeout=timeout)
         except (ValueError, torch.distributed.DistError) as error:
             first = next(iter(str(error).splitlines()), "")
             raise EnvironmentFailure(f"this rank cannot join: {first[:200]}") from error

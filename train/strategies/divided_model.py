@@ -54,6 +54,7 @@ class Parts(Copies):
         raise NotImplementedError
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """As it is: `average` reduces its gradients after the backward pass."""
         return model
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -87,6 +88,7 @@ class Whole:
 
     @property
     def owner(self) -> int:
+        """The first rank that has it, which sends it to rank 0."""
         return self.ranks[0]
 
 
@@ -111,6 +113,7 @@ class DividedTrainer(TorchTrainer):
 
     @property
     def parameters(self) -> int:
+        """The number of weights of the whole model, batch norm's statistics among them."""
         return sum(prod(each.shape) for name, each in self._wholes.items() if name.startswith("model/"))
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
@@ -135,6 +138,10 @@ class DividedTrainer(TorchTrainer):
 
     @torch.no_grad()
     def state(self) -> dict[str, Arrays]:
+        """As `TorchTrainer.state`, of the whole model, on rank 0; the others send it their parts, and get empty groups.
+
+        All ranks must call it together.
+        """
         tensors = self._tensors
         state: dict[str, Arrays] = {group: {} for group in self._groups}
         for name, each in self._wholes.items():
@@ -160,6 +167,9 @@ class DividedTrainer(TorchTrainer):
         return torch.empty(0) if tensor is None else tensor
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        """Keep arrays of the whole model for the next `broadcast_state`. Raises UsageError if names or shapes are not
+        those of the whole model.
+        """
         shapes: dict[str, dict[str, Shape]] = {}
         for name, each in self._wholes.items():
             group, _, key = name.partition("/")
@@ -169,6 +179,7 @@ class DividedTrainer(TorchTrainer):
 
     @torch.no_grad()
     def broadcast_state(self, root: int = 0) -> None:
+        """Give each rank its part of what rank ``root`` got by `load_state`; of other groups, nothing."""
         pending, self._pending = self._pending, {}
         groups = self._collective.broadcast_object(list(pending), root)
         tensors = self._tensors
@@ -195,10 +206,12 @@ class DividedTrainer(TorchTrainer):
                     torch.distributed.send(found, other)
 
     def digests(self) -> list[tuple[str, str]]:
+        """As `TorchTrainer.digests`, of the tensors of this rank; names of shards have the number of their part."""
         part = f" of part {self._parts.part_rank}"
         return digests_of({f"{name}{part * is_sharded(each)}": local(each) for name, each in self._tensors.items()})
 
     def first_not_finite(self) -> str:
+        """As `TorchTrainer.first_not_finite`, of all ranks. They must call it together."""
         own = first_not_finite_of({name: local(each) for name, each in self._tensors.items()})
         return next((each for each in self._collective.gather_object(own) if each), "")
 
@@ -244,10 +257,12 @@ class DividedModel(Strategy):
 
     @property
     def data_rank(self) -> int:
+        """The number of the copy that this rank has a part of."""
         return self.collective.rank // self._parts
 
     @property
     def data_size(self) -> int:
+        """The number of copies."""
         return self.collective.size // self._parts
 
     @property
@@ -256,6 +271,7 @@ class DividedModel(Strategy):
         return self.collective.rank % self._parts
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> DividedTrainer:
+        """Raises UsageError if there is one rank only, or the model cannot be divided among the ranks of a copy."""
         if self.collective.size == 1:
             raise UsageError(
                 f"--strategy {self.name} divides the model among ranks, and there is one. Start more: torchrun"

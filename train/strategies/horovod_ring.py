@@ -106,6 +106,7 @@ class RingReplicas(OneCopy):
         self._monitor = monitor
 
     def average(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """In one group, which Horovod reduces together."""
         return list(hvd.grouped_allreduce(list(tensors), op=hvd.Average))
 
     def average_gradients(self, gradients: Sequence[tf.Tensor], half: bool = False) -> list[tf.Tensor]:
@@ -120,9 +121,11 @@ class RingReplicas(OneCopy):
         return [tf.cast(reduced[number], each.dtype) for number, each in enumerate(gradients)]
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Differentiable, as Horovod's all-reduce is."""
         return hvd.allreduce(tensor, op=hvd.Sum)
 
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
+        """One variable after the other; all ranks have them in the same order."""
         # hvd.broadcast_variables does not know Keras 3's, and leaves files of autograph's in $TMPDIR
         self._monitor.phase(f"taking the weights of rank {root}")
         for variable in variables:
@@ -140,9 +143,11 @@ class Horovod(Strategy):
         self._monitor = monitor
 
     def device(self, settings: Settings) -> dict[str, Any]:
+        """Raises nothing if the rank cannot have the device: what it lacks is compared with the other ranks."""
         return {"device": asdict(take_device(settings.device)), "has_nccl": bool(hvd.nccl_built())}
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        """Raises UsageError if the model does not fit the pictures."""
         return KerasTrainer(settings, manifest, RingReplicas(self.collective, self._monitor))
 
 

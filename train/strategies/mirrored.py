@@ -34,10 +34,13 @@ class MirroredReplicas:
         self.local = self.size
 
     def scope(self) -> AbstractContextManager[Any]:
+        """`tf.distribute.Strategy.scope`."""
         context: AbstractContextManager[Any] = self._strategy.scope()
         return context
 
     def split(self, columns: Sequence[tf.Tensor]) -> Sequence[Any]:
+        """Columns whose first dimension is divisible by the copies of this process, as per-replica values."""
+
         def part(column: tf.Tensor) -> Any:
             parts = tf.split(column, self.local)
             return self._strategy.experimental_distribute_values_from_function(
@@ -47,21 +50,26 @@ class MirroredReplicas:
         return [part(each) for each in columns]
 
     def run(self, function: Callable[..., Any], columns: Sequence[Any]) -> Any:
+        """`tf.distribute.Strategy.run`."""
         return self._strategy.run(function, args=tuple(columns))
 
     def local_values(self, value: Any) -> Sequence[tf.Tensor]:
+        """The tensors of a per-replica value, by copy."""
         values: Sequence[tf.Tensor] = self._strategy.experimental_local_results(value)
         return values
 
     def average(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
+        """The means of per-replica values over all copies."""
         return [self._strategy.reduce(MEAN, each, axis=None) for each in tensors]
 
     def average_gradients(self, gradients: Sequence[Any], half: bool = False) -> list[tf.Tensor]:
+        """Likewise, all in one reduction, by NCCL or the ring of the strategy; ``half`` is refused by the settings."""
         del half  # refused by the settings
         reduced = self._strategy.extended.batch_reduce_to(MEAN, [(each, each) for each in gradients])
         return [self.local_values(each)[0] for each in reduced]
 
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Within `run`."""
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
@@ -77,9 +85,11 @@ class Mirrored(Strategy):
 
     @property
     def replicas(self) -> int:
+        """Copies of the model, over all processes."""
         return self._replicas.size
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
+        """Raises UsageError if the model does not fit the pictures."""
         return KerasTrainer(settings, manifest, self._replicas)
 
 

@@ -45,6 +45,7 @@ class Workers(Collective):
         )
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
+        """Raises what TensorFlow raises if a worker is lost."""
         if operation == "max":
             return np.max(self.gather_object(array), axis=0)
         self._monitor.phase("reducing over all ranks")
@@ -65,6 +66,7 @@ class Workers(Collective):
         return np.asarray(self._strategy.gather(self._values(first, others), 0))
 
     def close(self) -> None:
+        """TensorFlow waits for all workers itself."""
         self._monitor.phase("leaving the other ranks")
 
 
@@ -78,6 +80,7 @@ class WorkerReplicas(MirroredReplicas):
         self._workers = workers
 
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
+        """Pickled arrays, to the Keras variables of every process."""
         own = [each.numpy() for each in variables] if self._workers.rank == root else []
         for variable, value in zip(variables, self._workers.broadcast_object(own, root), strict=True):
             variable.assign(value)

@@ -44,9 +44,11 @@ class ParameterServer(Strategy):
 
     @property
     def replicas(self) -> int:
+        """The number of workers."""
         return self._workers
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> ParameterServerTrainer:
+        """Its variables are on the servers. Raises what TensorFlow raises if one is lost."""
         return ParameterServerTrainer(settings, manifest, self._strategy, self._workers)
 
 

@@ -47,6 +47,7 @@ class WorkerPool(MirroredReplicas):
         self.size = self.local = workers
 
     def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """As they are: the chief evaluates whole batches."""
         return columns
 
 
@@ -120,6 +121,7 @@ class ParameterServerTrainer(TrainedModel):
         return self._collect(0) if self._is_synchronous else results
 
     def finish_steps(self) -> list[StepResult]:
+        """Wait for all steps in flight; their results."""
         results = self._collect(0)
         if results and not self._is_synchronous:
             self.optimizer.iterations.assign(results[-1].measured.step)  # workers that add to it at once lose counts

@@ -48,6 +48,7 @@ class Stage(nn.Module):
         self._seed, self._examples, self._micro_batch = seed, examples, 0
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The outputs for ``features`` of shape (micro-batch, …): float32, with zeros for padding in training."""
         size = len(features)
         if self.training:
             examples = self._examples[self._micro_batch]
@@ -89,6 +90,7 @@ class Layers(Parts):
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
 
     def divide(self, model: nn.Module) -> nn.Module:
+        """Raises UsageError if ``model`` is not a Sequential, or has too few layers with weights."""
         if not isinstance(model, nn.Sequential):
             raise UsageError(
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
@@ -113,6 +115,7 @@ class Layers(Parts):
         return own
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """The layers as a `Stage`."""
         assert isinstance(model, nn.Sequential)
         return Stage(model, self._first, self._device, self._dtype)
 
@@ -148,6 +151,7 @@ class PipelineTrainer(DividedTrainer):
 
     @property
     def notes(self) -> list[str]:
+        """Which layers each stage has."""
         stages = ", ".join(f"{start} to {end - 1}" for start, end in pairwise(self._starts))
         return [f"layers of the stages, from 0: {stages}"]
 
@@ -181,6 +185,7 @@ class PipelineTrainer(DividedTrainer):
 
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
+        """As `TorchTrainer.evaluate_step` on the last stage, which has the logits; zeros on the others."""
         self.net.eval()
         pixels = [self._normalised(batch.pixels.to(self._device))] if self._is_first else []
         logits = self._evaluation.step(*pixels)
@@ -196,6 +201,7 @@ class Pipeline(DividedModel):
 
     @property
     def is_counted(self) -> bool:
+        """True on the last stage."""
         return self.part_rank == self._parts - 1  # which has the logits
 
     def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> PipelineTrainer:

@@ -49,6 +49,7 @@ class OwnBranches(Branches):
         ]
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The merged outputs of the branches of all ranks, for ``features`` that all ranks have alike."""
         features = self.shared(features)
         own = self.merged(features)
         own = own + features[:0].sum()  # 0, so that each rank has a gradient of the features
@@ -111,6 +112,7 @@ class Shards(Parts):
         self.numbers = 0, 0  # modules with branches and pairs of layers that are divided
 
     def divide(self, model: nn.Module) -> nn.Module:
+        """``model`` with this rank's branches and shards. Raises UsageError if there is nothing to divide."""
         found = list(pairs(model, self.parts))
         branches = {name: each for name, each in common_modules(model, self.parts) if is_divided(each, self.parts)}
         self.numbers = len(branches), len(found)
@@ -171,6 +173,7 @@ class TensorParallelTrainer(DividedTrainer):
 
     @property
     def notes(self) -> list[str]:
+        """What is divided."""
         modules, layers = self._numbers
         return [
             f"divided among {self._parts.parts} ranks: the branches of {counted(modules, 'module')},"
@@ -210,6 +213,7 @@ class TensorParallelTrainer(DividedTrainer):
             each.copy_(part.view_as(each))
 
     def broadcast_state(self, root: int = 0) -> None:
+        """As `DividedTrainer.broadcast_state`; what all ranks of a model have whole is then bit for bit the same."""
         super().broadcast_state(root)
         self._share(self._common(self.model.state_dict()))
 
@@ -221,6 +225,7 @@ class TensorParallel(DividedModel):
 
     @property
     def is_counted(self) -> bool:
+        """True on the first rank of each copy."""
         return self.part_rank == 0  # all have the same numbers
 
     def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> TensorParallelTrainer:

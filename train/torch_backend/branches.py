@@ -29,6 +29,7 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The merged outputs of all branches for ``features`` of shape (batch, channels, …)."""
         return self.merged(features)
 
     def merged(self, features: torch.Tensor) -> torch.Tensor:

@@ -116,6 +116,7 @@ class SliceDataset(IterableDataset[Batch]):
 
     @property
     def epoch(self) -> int:
+        """The epoch that is read next, or is being read; they count from 1."""
         return self._state.epoch
 
     def __len__(self) -> int:

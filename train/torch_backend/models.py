@@ -40,6 +40,7 @@ class FlattenPixels(nn.Module):
     """To shape (batch, height * width * channels), by rows, then columns, then channels, as Keras has pixels."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """``pixels`` of shape (batch, channels, height, width), flattened."""
         return pixels.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -85,6 +86,7 @@ class Bottleneck(nn.Module):
             self.shortcut = nn.Sequential(OrderedDict(conv=convolved(inputs, wide, 1, stride), norm=normalised(wide)))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Features of shape (batch, 4 * ``channels``, height / ``stride``, width / ``stride``), rounded up."""
         features = torch.relu(self.norm1(self.conv1(pixels)))
         features = torch.relu(self.norm2(self.conv2(features)))
         return torch.relu(self.norm3(self.conv3(features)) + self.shortcut(pixels))
@@ -98,6 +100,7 @@ def convolved(inputs: int, filters: int, size: int, stride: int = 1) -> nn.Conv2
 
 
 def normalised(channels: int) -> nn.BatchNorm2d:
+    """Batch norm as ResNet-50 and GoogLeNet have it."""
     return nn.BatchNorm2d(channels, RESNET_EPSILON, BATCH_NORM_MOMENTUM)
 
 

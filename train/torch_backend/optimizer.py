@@ -34,6 +34,7 @@ class Descent:
 
     @property
     def learning_rate(self) -> float:
+        """Of the next step, before the local rates of LARS."""
         return float(self.torch.param_groups[0]["lr"])
 
     @learning_rate.setter
@@ -52,6 +53,7 @@ class Descent:
         return {f"scaler.{name}": np.asarray(value, np.float64) for name, value in self.scaler.state_dict().items()}
 
     def load_scaling(self, arrays: Arrays) -> None:
+        """Set the loss scaling, if there is any, to what `scaling` gave. Raises KeyError if a value is missing."""
         if self.scaler.is_enabled():
             own = self.scaler.state_dict()
             found = {name: type(value)(arrays[f"scaler.{name}"]) for name, value in own.items()}

@@ -6,7 +6,6 @@ next step has been given to it.
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
 from train.torch_backend.models import build
 from train.torch_backend.optimizer import Descent
+from train.torch_backend.step_timer import StepTimer
 
 Shape = tuple[int, ...]
 
@@ -116,6 +116,11 @@ class TorchTrainer:
             yield from self._timer.timed(batches)
 
     def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
+        """Take the step after ``step`` steps, with all ranks; the result of the step before, if it is not known yet.
+
+        ``batch`` is what `train_batches` gave. Raises RuntimeError, as PyTorch does, if a rank is lost or memory is too
+        small.
+        """
         self.optimizer.learning_rate = learning_rate
         self.optimizer.torch.zero_grad()
         seed = np.random.SeedSequence((self._recipe.seed, step, self._replicas.rank)).generate_state(1)[0]
@@ -180,6 +185,7 @@ class TorchTrainer:
             each.copy_(old + change.view_as(old))
 
     def finish_steps(self) -> list[StepResult]:
+        """Wait for the device; the result of the last step, if it is not known yet."""
         return self._results()
 
     def _results(self) -> list[StepResult]:
@@ -190,10 +196,12 @@ class TorchTrainer:
         return [StepResult(measured, taken.is_skipped, taken.keys)]
 
     def evaluation_batches(self, records: Iterator[RecordBatch]) -> PixelBatches:
+        """A decoded batch for each of ``records``, not augmented. Raises what ``records`` raises, and DataError."""
         return self._plain.epoch(records)
 
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
+        """The sums of losses, hits and examples of this batch; the predicted classes, int64 of shape (batch,)."""
         self.model.eval()
         return self._scores(self._logits(self.model, batch.pixels.to(self._device, non_blocking=True)), batch)
 
@@ -206,6 +214,7 @@ class TorchTrainer:
 
     @property
     def learning_rate(self) -> float:
+        """Of the last step."""
         return self.optimizer.learning_rate
 
     @property
@@ -215,6 +224,7 @@ class TorchTrainer:
 
     @property
     def notes(self) -> list[str]:
+        """None: there is nothing that a user should know of a whole model."""
         return []
 
     @property
@@ -227,6 +237,9 @@ class TorchTrainer:
         return {f"{group}/{name}": each for group, named in self._groups.items() for name, each in named.items()}
 
     def state(self) -> dict[str, Arrays]:
+        """Copies of all tensors as NumPy arrays of their shapes and dtypes, by name, in the groups "model" and
+        "optimizer"; that has the state of the loss scaling as float64 scalars, too, with --precision float16.
+        """
         state = {
             group: {name: each.detach().cpu().numpy().copy() for name, each in named.items()}
             for group, named in self._groups.items()
@@ -235,6 +248,10 @@ class TorchTrainer:
         return state
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
+        """Set the tensors of the groups in ``state``, as `state` gave them, on this rank.
+
+        Raises UsageError if names or shapes are others; ``source`` is where they are from, for its message.
+        """
         groups = self._groups
         shapes = {group: {name: tuple(each.shape) for name, each in of.items()} for group, of in groups.items()}
         require_shapes(shapes, state, source, set(self.optimizer.scaling()))
@@ -246,13 +263,16 @@ class TorchTrainer:
             self.optimizer.load_scaling(state["optimizer"])
 
     def broadcast_state(self, root: int = 0) -> None:
+        """Give all ranks the tensors and the loss scaling of rank ``root``."""
         self._replicas.broadcast(list(self._tensors.values()), root)
         self.optimizer.load_scaling(self._replicas.broadcast_object(self.optimizer.scaling(), root))
 
     def digests(self) -> list[tuple[str, str]]:
+        """Group and name of each tensor, as "model/NAME", and the SHA-256 of its bytes."""
         return digests_of(self._tensors)
 
     def first_not_finite(self) -> str:
+        """ "GROUP/NAME" of the first tensor with a value that is not finite; empty if there is none."""
         return first_not_finite_of(self._tensors)
 
 
@@ -304,43 +324,3 @@ class _Taken:
     sums: torch.Tensor
     is_skipped: bool
     keys: Sequence[bytes]
-
-
-class StepTimer:
-    """Measures the input, the computing and the reducing of steps, in seconds of this process.
-
-    On the CPU the last gradient of a step that is computed ends the computing; what the backward pass takes after that
-    is waiting for other ranks. A GPU computes later than it is told to, so there only whole steps are right, and hooks
-    would cost time: the threads that decode have the interpreter's lock.
-    """
-
-    def __init__(self, model: nn.Module, is_gpu: bool) -> None:
-        self.input_s = 0.0
-        self._begun = self._computed = self._over = time.perf_counter()
-        self._is_gpu = is_gpu
-        for each in () if is_gpu else model.parameters():
-            if each.requires_grad:
-                each.register_post_accumulate_grad_hook(self._note)
-
-    def _note(self, parameter: torch.Tensor) -> None:
-        del parameter
-        self._computed = time.perf_counter()
-
-    def timed(self, batches: Iterator[PixelBatch]) -> PixelBatches:
-        """These batches; the time until one is there is the input of its step."""
-        self._over = asked = time.perf_counter()
-        for batch in batches:
-            self._begun = time.perf_counter()
-            self.input_s = self._begun - asked
-            yield batch
-            asked = time.perf_counter()
-
-    def moments(self) -> tuple[float, float, float]:
-        """When the step began, its gradients were computed, and they were reduced, which is now."""
-        reduced = time.perf_counter()
-        return self._begun, reduced if self._is_gpu else self._computed, reduced
-
-    def end_step(self) -> float:
-        """The seconds since the last step ended."""
-        last, self._over = self._over, time.perf_counter()
-        return self._over - last

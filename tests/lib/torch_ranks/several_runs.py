@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs of train/main.py one after the other in the same ranks, because these take seconds to start.
 
-argv[1] is JSON: the words of each run. `ddp` runs on rank 0 alone, and is fed the batches of $RANKS ranks. A first word
-`without-...` breaks something: a negative control. Rank 0 prints the line of a run that is refused.
+argv[1] is JSON: the words of each run. With a first word `alone-N` it runs on rank 0 alone, by ddp, and is fed the
+batches of N ranks. A first word `without-...` breaks something: a negative control. Rank 0 prints the line of a run
+that is refused.
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +28,7 @@ from train.monitor.rank_log import RunLog
 from train.parallel.collective import Alone
 from train.parallel.cores import claim_cores
 from train.strategies import Strategy
-from train.strategies.ddp import Ddp, run_ddp
+from train.strategies.ddp import Copies, Ddp, run_ddp
 from train.strategies.divided_model import DividedModel, Parts
 from train.strategies.pipeline import Pipeline, PipelineTrainer
 from train.strategies.tensor_parallel import OwnBranches, TensorParallel
@@ -42,9 +42,11 @@ def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
     return sums
 
 
+ALONE = "alone-"
 compute_gradients = PipelineTrainer._compute_gradients
 CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "without-average": lambda: mock.patch.object(Parts, "average"),
+    "without-reduction": lambda: mock.patch.object(Copies, "wrap", lambda _, model: model),
     "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
     "without-sum-of-branches": lambda: mock.patch.object(OwnBranches, "shared", lambda _, features: features),
     "without-sum": lambda: mock.patch(
@@ -55,26 +57,28 @@ CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 def run_all(joined: Strategy, monitor: Monitor) -> None:
     assert isinstance(joined, DividedModel)
-    common = joined.collective, joined._device, joined._place
+    collective, devices = joined.collective, (joined._device, joined._place)
 
     def start(settings: Settings, monitor: Monitor) -> None:
         if settings.strategy == DDP:
-            if joined.collective.is_root:
-                with fed_by_all(int(os.environ.get("RANKS", "1"))):
-                    train(settings, Ddp(Alone(), *common[1:]), monitor)
+            train(settings, Ddp(Alone() if is_alone else collective, *devices), monitor)
             return
         kind = Pipeline if settings.strategy == PIPELINE else TensorParallel
-        train(settings, kind(*common, model_ranks=settings.model_ranks), monitor)
+        train(settings, kind(collective, *devices, model_ranks=settings.model_ranks), monitor)
 
     for words in json.loads(sys.argv[1]):
-        broken: AbstractContextManager[Any] = nullcontext()
-        if words[0] in CONTROLS:
-            broken = CONTROLS[words.pop(0)]()
+        changed: AbstractContextManager[Any] = nullcontext()
+        if is_alone := words[0].startswith(ALONE):
+            changed = fed_by_all(int(words.pop(0).removeprefix(ALONE)))
+        elif words[0] in CONTROLS:
+            changed = CONTROLS[words.pop(0)]()
+        if is_alone and not collective.is_root:
+            continue
         try:
-            with broken:
+            with changed:
                 command(start).main(words, obj=monitor, standalone_mode=False)
         except RingsliceError as error:
-            if joined.collective.is_root:
+            if collective.is_root:
                 print(error, flush=True)
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import Finished, failed, horovodrun, run, succeeded
+from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, metric_lines, started, wait_until
+from tests.lib.train_in_process import train_here
 
 pytestmark = pytest.mark.integration
 
@@ -39,23 +41,26 @@ def words(root: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.witness
-def test_they_take_the_steps_of_others_fed_the_same_batches(root: Path, words: tuple[object, ...]) -> None:
-    """Two copies in a process read what one process with a batch of both reads, two workers what two ranks of Horovod
-    do; batch norm is over all copies.
+def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
+    """Two copies in a process read what one process with a batch of both reads, two workers what one process reads that
+    is fed the batches of two ranks; batch norm is over all copies.
     """
     synchronised = (*words, "--batch-norm", "synchronised", "--run")
-    succeeded(run("python", MAIN, *synchronised, "alone", "--batch", 128))
+    succeeded(train_here(*synchronised, "alone", "--batch", 128))
+    with fed_by_all(2):
+        succeeded(train_here(*synchronised, "joined", "--batch", 128))
     succeeded(run("python", MAIN, *synchronised, "mirrored", "--batch", 64, *MIRRORED))
-    succeeded(horovodrun(2, MAIN, *synchronised, "ring", "--batch", 64))
     succeeded(launch(2, MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
     assert distance(root, "alone", "mirrored") < CLOSE
-    assert distance(root, "ring", "workers") < CLOSE
+    assert distance(root, "joined", "workers") < CLOSE
 
 
 @pytest.mark.witness
 def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
-    succeeded(run("python", MAIN, *words, "--batch", 64, *MIRRORED, "--run", "alone"))
-    succeeded(launch_served(MAIN, *words, "--batch", 64, *SYNCHRONOUS, "--run", "served"))
+    """Without batch norm; with it, also if one is killed, see below."""
+    plain = (*words, "--model", "tests.lib.ranks.tiny:smooth")
+    succeeded(train_here(*plain, "--batch", 128, "--run", "alone"))
+    succeeded(launch_served(MAIN, *plain, "--batch", 64, *SYNCHRONOUS, "--run", "served"))
     assert distance(root, "alone", "served") < CLOSE / 10
 
 

@@ -20,20 +20,6 @@ DDP = ("--strategy", "ddp")
 CLOSE = 1e-5  # of single precision, after 20 steps
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.witness), 4])
-def test_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(ranks: int, root: Path) -> None:
-    options = ("--data", root, *DDP, "--model", "tests.lib.torch_ranks.tiny:smooth", "--max-steps", 20, "--lr", 0.1)
-    words = (*options, "--weight-decay", 0.001, "--label-smoothing", 0.1, "--clip-norm", 1, "--warmup-epochs", 0)
-    one_process = ("python", "tests/lib/torch_ranks/one_process.py")
-    succeeded(in_torch(*one_process, *words, "--batch", 128, "--run", "alone", RANKS=str(ranks)))
-    succeeded(torchrun(ranks, MAIN, *words, "--batch", 64 // ranks, "--accumulate", 2, "--run", "ranks"))
-    assert distance(root, "alone", "ranks") < CLOSE
-    control = (*words, "--batch", 128 // ranks, "--run", "control")
-    told = torchrun(ranks, "tests/lib/torch_ranks/without_reduction.py", *control)
-    assert told.returncode != 0
-    assert f"the weights of ranks {[*range(1, ranks)]} are not those of rank 0" in told.stderr
-
-
 def test_examples_count_once_and_the_state_is_whole_on_other_numbers_of_ranks(root: Path) -> None:
     model = ("--model", "tests.lib.torch_ranks.tiny:tiny", "--batch", 24, "--epochs", 2)
     words = (MAIN, "--data", root, *DDP, *model, "--audit", "--run", "one", "--resume", "auto")
@@ -138,22 +124,48 @@ OTHER_BYTES = 130e6  # of stacks, batches and buffers of a rank
 UPDATE = ("--lr", "0.1", "--weight-decay", "0.001", "--label-smoothing", "0.1", "--clip-norm", "1")
 
 
+def runs_of_ddp(words: list[str], ranks: int) -> list[list[str]]:
+    """One process that is fed the batches of ranks, these ranks, and a negative control."""
+    ddp = [*words, "--strategy", "ddp", "--batch"]
+    return [
+        [f"alone-{ranks}", *ddp, "128", "--run", "joined"],
+        [*ddp, str(64 // ranks), "--accumulate", "2", "--run", "ddp"],
+        ["without-reduction", *ddp, str(128 // ranks), "--run", "control"],
+    ]
+
+
+def require_ddp(root: Path, ranks: int, stdout: str) -> None:
+    """What `runs_of_ddp` must come to, by what they printed."""
+    assert distance(root, "joined", "ddp") < CLOSE
+    assert f"the weights of ranks {[*range(1, ranks)]} are not those of rank 0" in stdout
+
+
 @pytest.mark.witness
-def test_parts_take_the_steps_of_the_whole_model(root: Path) -> None:
-    words = ["--data", str(root), "--model", f"{TINY}:smooth", "--batch", "64", "--max-steps", "15", *UPDATE]
-    pipeline, tensor = ([*words, "--strategy", each, "--run"] for each in ("pipeline", "tensor-parallel"))
+def test_ranks_and_parts_take_the_steps_of_one_process(root: Path) -> None:
+    """Of one that is fed the batches of all ranks, or has the whole model."""
+    words = ["--data", str(root), "--model", f"{TINY}:smooth", "--max-steps", "15", *UPDATE, "--warmup-epochs", "0"]
+    pipeline, tensor = (
+        [*words, "--batch", "64", "--strategy", each, "--run"] for each in ("pipeline", "tensor-parallel")
+    )
     runs = [
-        [*words, "--strategy", "ddp", "--run", "whole"],
+        ["alone-1", *words, "--batch", "64", "--strategy", "ddp", "--run", "whole"],
         [*pipeline, "pipeline"],
         [*tensor, "tensor"],
         ["without-gradients", *pipeline, "control-1"],
         ["without-sum", *tensor, "control-2"],
+        *runs_of_ddp(words, 2),
     ]
-    succeeded(torchrun(2, SEVERAL, json.dumps(runs)))
-    names = [each[each.index("--run") + 1] for each in runs]
-    found = {name: distance(root, "whole", name) for name in names}
+    told = succeeded(torchrun(2, SEVERAL, json.dumps(runs)))
+    found = {name: distance(root, "whole", name) for name in ("pipeline", "tensor", "control-1", "control-2")}
     assert all(found[each] < CLOSE for each in ("pipeline", "tensor")), found
     assert all(found[each] > 100 * CLOSE for each in ("control-1", "control-2")), found
+    require_ddp(root, 2, told.stdout)
+
+
+def test_four_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(root: Path) -> None:
+    words = ["--data", str(root), "--model", f"{TINY}:smooth", "--max-steps", "20", *UPDATE, "--warmup-epochs", "0"]
+    told = succeeded(torchrun(4, SEVERAL, json.dumps(runs_of_ddp(words, 4))))
+    require_ddp(root, 4, told.stdout)
 
 
 def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Path) -> None:
@@ -161,7 +173,7 @@ def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Pat
     words = ["--data", str(root), *UPDATE, "--warmup-epochs", "0"]
     noisy = [*words, "--model", f"{TINY}:noisy_branches", "--batch", "64", "--max-steps", "20"]
     runs = [
-        [*noisy, "--strategy", "ddp", "--run", "noisy"],
+        ["alone-1", *noisy, "--strategy", "ddp", "--run", "noisy"],
         [*noisy, "--strategy", "tensor-parallel", "--run", "divided"],
         ["without-sum-of-branches", *noisy, "--strategy", "tensor-parallel", "--run", "control"],
     ]
@@ -169,7 +181,7 @@ def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Pat
     assert distance(root, "noisy", "divided") < CLOSE
     assert distance(root, "noisy", "control") > 100 * CLOSE
     words += ["--model", f"{TINY}:branched"]
-    whole = [*words, "--batch", "64", "--strategy", "ddp"]
+    whole = ["alone-2", *words, "--batch", "64", "--strategy", "ddp"]
     tensor, pipeline = (
         [*words, "--batch", "32", "--model-ranks", "2", "--strategy", each] for each in ("tensor-parallel", "pipeline")
     )
@@ -182,7 +194,7 @@ def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Pat
         [*tensor, *one, "20"],
         ["without-average", *tensor, "--run", "control-2", "--max-steps", "20"],
     ]
-    succeeded(torchrun(4, SEVERAL, json.dumps(runs), RANKS="2"))
+    succeeded(torchrun(4, SEVERAL, json.dumps(runs)))
     assert distance(root, "whole", "one") < CLOSE
     assert distance(root, "whole", "control-2") > 100 * CLOSE
 
@@ -191,8 +203,9 @@ def test_copies_of_a_divided_model_take_the_steps_of_one_process_that_is_fed_the
     """And each example counts once, on whatever layout a run goes on."""
     words = ["--data", str(root), "--model", f"{TINY}:smooth", *UPDATE, "--warmup-epochs", "0"]
     divided = [*words, "--batch", "32", "--model-ranks", "2", "--strategy"]
+    whole = ["alone-2", *words, "--batch", "64", "--strategy", "ddp"]
     runs = [
-        [*words, "--batch", "64", "--strategy", "ddp", "--run", "whole"],
+        [*whole, "--run", "whole"],
         [*divided, "pipeline", "--run", "pipeline"],
         [*divided, "tensor-parallel", "--run", "tensor"],
         ["without-average", *divided, "pipeline", "--run", "control-1"],
@@ -201,12 +214,12 @@ def test_copies_of_a_divided_model_take_the_steps_of_one_process_that_is_fed_the
     one = ["--run", "one", "--resume", "auto", "--audit", "--epochs", "2", "--max-steps"]
     going_on = [
         [*divided, "tensor-parallel", *one, "10"],
-        [*words, "--batch", "64", "--strategy", "ddp", *one, "30"],
+        [*whole, *one, "30"],
         [*divided, "pipeline", *one, "100"],
         ["without-average", *divided, "tensor-parallel", "--run", "control-3", "--epochs", "1"],
     ]
     equal_steps = [[*each, "--max-steps", "15"] for each in runs]
-    told = succeeded(torchrun(4, SEVERAL, json.dumps([*equal_steps, *going_on]), RANKS="2"))
+    told = succeeded(torchrun(4, SEVERAL, json.dumps([*equal_steps, *going_on])))
     found = {name: distance(root, "whole", name) for name in ("pipeline", "tensor", "control-1", "control-2")}
     assert all(found[each] < CLOSE for each in ("pipeline", "tensor")), found
     assert all(found[each] > 100 * CLOSE for each in ("control-1", "control-2")), found
