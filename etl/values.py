@@ -1,9 +1,11 @@
-"""Parse option values: sizes in bytes and pixels, colours, lists of numbers. All raise ValueError."""
+"""Parse option values (all raise ValueError): sizes in bytes and pixels, colours, numbers. Name some of many."""
 
 import math
 import re
+from collections.abc import Sequence
 
 LARGEST_SIDE = 16_384
+MAX_NAMED = 10
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -55,3 +57,9 @@ def parse_counts(text: str) -> tuple[int, ...]:
     if not all(re.fullmatch(r"0*[1-9]\d{0,17}", word) for word in words):
         raise ValueError(f"{text!r} must be an integer >= 1, or several separated by commas")
     return tuple(map(int, words))
+
+
+def name_some(names: Sequence[str], number: int | None = None) -> str:
+    """The first `MAX_NAMED` of ``names``, and how many more there are of ``number`` (by default, of them)."""
+    more = (len(names) if number is None else number) - len(names[:MAX_NAMED])
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more else "")

@@ -13,8 +13,7 @@ from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.inspection.command import inspect_slice
-from etl.options.click_command import COUNT, add_options, invoke, option_values
-from etl.options.config_file import config_option
+from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,
     HADOOP_OPTIONS,
@@ -22,7 +21,6 @@ from etl.options.stage_options import (
     JSON,
     NORMALIZE_OPTIONS,
     OVERWRITE,
-    READ_BENCH_OPTIONS,
     RETRY_REJECTS,
     RUNNER_OPTIONS,
     SHARD_OPTIONS,
@@ -141,19 +139,19 @@ def prune(root: str, keep: int | None, keep_runs: int | None, *, run_prefix: str
     run_prune(open_place(root), least, dry_run, KeptRuns(keep_runs, run_prefix) if keep_runs else None).show(json)
 
 
-@cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt --slices")
+@cli.command(epilog="Example: ringslice erase data/flowers --keys withdrawn.txt")
 @root_argument
 @config_option
 @add_options(*RUNNER_OPTIONS)
 @click.option("--keys", metavar="FILE", help="A text file of the keys of the images to erase, one on each line.")
-@click.option("--slices", is_flag=True, help="Also rebuild all slices that contain one of these images.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be erased.")
 @add_options(JSON, *_JOB_OPTIONS)
-def erase(root: str, keys: str | None, *, slices: bool, dry_run: bool, json: bool, **cluster: Any) -> None:
-    """Delete images by key, with all of the same content, from raw and normalized; with --slices from slices too.
+def erase(root: str, keys: str | None, *, dry_run: bool, json: bool, **cluster: Any) -> None:
+    """Delete images by key, with all of the same content, from raw and normalized; list the slices that contain them.
 
-    Packs and parts with these images are rebuilt, and no earlier generation keeps them. Without --slices, slices with
-    these images are listed, and the exit status is 1. Delete the images in their source as well.
+    Packs and parts with these images are rebuilt, and no earlier generation keeps them. While there are slices with
+    these images, the exit status is 1: make others by the commands that are printed, delete the old ones, and run this
+    again. Delete the images in their source as well.
     """
     if keys is None:
         raise UsageError("give --keys FILE: a text file of the keys of the images to erase, one on each line")
@@ -161,9 +159,9 @@ def erase(root: str, keys: str | None, *, slices: bool, dry_run: bool, json: boo
     def run_job(stage: str, values: Mapping[str, Any]) -> None:
         _run_job(stage, root, {**cluster, **values}, lambda summary: None)
 
-    summary = run_erase(open_place(root), open_place(keys), run_job, slices=slices, dry_run=dry_run)
+    summary = run_erase(open_place(root), open_place(keys), run_job, dry_run=dry_run)
     summary.show(json)
-    require_clean(summary)
+    require_clean(open_place(root), open_place(keys), summary)
 
 
 @cli.command(epilog="Example: ringslice report data/flowers/runs/horovod data/flowers/runs/ddp -o strategies.html")
@@ -215,35 +213,26 @@ def inspect(slice_: str, index: int | None, key: str | None, save: str | None, *
     inspect_slice(slice_, index, key, (save, values["force"]), values["json"])
 
 
-@cli.command(epilog="Example: ringslice read-bench hdfs://namenode:8020/datasets/flowers --slices-at-once 1,8")
-@root_argument
-@config_option
-@add_options(*READ_BENCH_OPTIONS, JSON, *ENVIRONMENT_OPTIONS)
-def read_bench(root: str, **values: Any) -> None:
-    """Measure read throughput of training slices: raw, as records in TensorFlow, and decoded.
-
-    raw: bytes by pyarrow. records: batches of serialized examples, in an epoch's order and checked. decoded: batches of
-    pixels. The slices are read repeatedly, so slices that fit into memory are read from the page cache.
-    """
-    at_once = ",".join(map(str, values["slices_at_once"]))
-    words = ["--name", values["name"], "--slices-at-once", at_once, "--seconds", str(values["seconds"])]
-    exec_module("train.read_bench", [*words, *(["--json"] if values["json"] else []), root])
-
-
 def _start_ranks(words: tuple[str, ...]) -> None:
     """Run the command of this name of `train.start`, which has its options and its help."""
     exec_module("train.start", [click.get_current_context().info_name or "", *words])
 
 
-for _name, _help in (
-    ("train", "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
-    ("evaluate", "Evaluate a checkpoint of a run of ROOT on one split."),
-    ("promote", "Make a run of ROOT the champion, if it is better than the one before."),
-    ("export", "Export a checkpoint of a run of ROOT as a SavedModel."),
+def _read_bench(words: tuple[str, ...]) -> None:
+    """Run `train.read_bench`, which has its options and its help."""
+    exec_module("train.read_bench", words)
+
+
+for _name, _run, _help in (
+    ("read-bench", _read_bench, "Measure read throughput of training slices."),
+    ("train", _start_ranks, "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
+    ("evaluate", _start_ranks, "Evaluate a checkpoint of a run of ROOT on one split."),
+    ("promote", _start_ranks, "Make a run of ROOT the champion, if it is better than the one before."),
+    ("export", _start_ranks, "Export a checkpoint of a run of ROOT as a SavedModel."),
 ):
     _settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     _words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
-    cli.add_command(click.Command(_name, _settings, _start_ranks, [_words], _help, add_help_option=False))
+    cli.add_command(click.Command(_name, _settings, _run, [_words], _help, add_help_option=False))
 
 
 @cli.command(epilog="Example: ringslice convert-weights data/flowers --run nightly --to nightly-torch")

@@ -15,9 +15,8 @@ from etl.errors import UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
-from etl.normalized.live_rows import count_live, count_live_images, live_facts
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import Origin, pack_of, rows_place
+from etl.normalized.parts import Origin, count_live, count_live_images, live_facts, pack_of, rows_place
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.lineage import find_parent, lineage_in_place, lineage_of
+from etl.slices.lineage import find_parent, lineage_of
 from etl.slices.manifest_builder import build_manifest
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
@@ -27,10 +26,9 @@ from etl.slices.plan import (
     assign_rows,
     is_done_before,
     make_plan,
-    recorded_options,
 )
 from etl.slices.writer import facts_place, order_key, slice_names, write_slice
-from etl.stages.layout import normalized_stage, rebuilt_stage, slices_stage
+from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
 from etl.stages.stage import Stage
@@ -67,10 +65,12 @@ class Shard(StageJob):
 
     @property
     def transport(self) -> Transport:
+        """In a task: the form in which examples are sent."""
         return TRANSPORTS[self.job["transport"]]
 
     @property
     def sends_raw_pairs(self) -> bool:
+        """In a task: True if lengths and bytes are sent, not lines."""
         return bool(self.job["transport"] == RECORDS)
 
     def sort_values(self) -> bool:
@@ -135,21 +135,18 @@ class Shard(StageJob):
         yield name, records
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
-        stage = (rebuilt_stage if values.get("recorded_options") else slices_stage)(self.root, values["name"])
-        is_done = self._shard(TaskRunner(self, stage, values), self.root, dict(values))
+        stage = slices_stage(self.root, values["name"])
+        is_done = self._shard(TaskRunner(self, stage, values), self.root, values)
         show(_summary(stage, is_done))
 
-    def _shard(self, tasks: TaskRunner, root: Place, values: dict[str, Any]) -> bool:
+    def _shard(self, tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
         """Plan, write and commit the slices; returns whether that was done before."""
         stage, overwrite = tasks.stage, bool(values.get("overwrite"))
         normalized = normalized_stage(root).read_generation()
-        values |= recorded_options(root, values["name"]) if values.get("recorded_options") else {}
         if not overwrite and is_done_before(stage, values, normalized.fingerprint):
             return True
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)
-        if values.get("recorded_options") and parent:
-            lineage = lineage_in_place(root, parent)
         plan = make_plan(root, values, normalized, parent)
         identity = {"config": plan.config.to_json(), "input": normalized.fingerprint}
         if (run := stage.begin(identity, overwrite=overwrite)) is None:
@@ -176,9 +173,7 @@ class Shard(StageJob):
         """The work of writing the slices that are missing; writes the table of assignments that the tasks read."""
         folder, work, root, normalized = run.folder, run.work, self.root, plan.normalized
         todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
-        if plan.assignment:
-            tables = plan.assignment.tables()
-            parquet_tables.write_tables(work / ASSIGNMENTS_FILE, run.staging, schemas.ASSIGNMENTS, tables)
+        plan.write_assignment(work / ASSIGNMENTS_FILE, run.staging)
         transport = choose_transport(root, self.options.runner)
         size = sum(normalized.entries.column("bytes"))
         records = sum(records for _, _, records in slices)

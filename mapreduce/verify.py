@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etl.errors import DataError, RingsliceError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
 from etl.options.stage_options import VERIFY_OPTIONS
 from etl.slices.plan import ASSIGNMENTS_FILE, Plan
 from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
@@ -76,10 +76,7 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
     """Check all once; returns the findings, and the facts of the table of duplicates, which is in staging."""
     stage = run.stage
     plan, why_unplanned = _plan_again(target)
-    assignments = stage.work / ASSIGNMENTS_FILE if plan and plan.assignment else None
-    if plan and plan.assignment and assignments:
-        assignments.delete()  # of a check before a repair
-        parquet_tables.write_tables(assignments, run.staging, schemas.ASSIGNMENTS, plan.assignment.tables())
+    assignments = plan.write_assignment(stage.work / ASSIGNMENTS_FILE, run.staging) if plan else None
     lines = target.lines(every_stage, plan)
     examples = sum(split["records"] for split in target.manifest["splits"].values())
     number = worthwhile_tasks(sum(each["bytes"] for line in lines for each in line["items"]), examples)

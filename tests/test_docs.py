@@ -34,6 +34,7 @@ from train.export import command as export_command
 from train.launch import command as launch_command
 from train.predict import command as predict_command
 from train.promote import command as promote_command
+from train.read_bench import command as read_bench_command
 from train.start import command as start_command
 from train.start import with_data
 
@@ -150,6 +151,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def click_flags(command: click.Command) -> set[str]:
+    command = read_bench_command if command.name == "read-bench" else command
     shown = (each for each in command.params if not getattr(each, "hidden", False))
     flags = {flag for each in shown for flag in [*each.opts, *each.secondary_opts]}
     below = command.commands.values() if isinstance(command, click.Group) else ()
@@ -252,6 +254,8 @@ def check_make(words: Sequence[str]) -> None:
 
 def check_click(command: click.Command, name: str, words: Sequence[str], group: click.Context | None = None) -> None:
     """Parse ``words`` as the command, or the subcommand that they name, does; nothing is invoked."""
+    if command is read_bench_command:
+        words = words[1:]
     if isinstance(command, click.Group) and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             raise WrongCommandError(f"{name} has no command {words[0]}")
@@ -305,7 +309,7 @@ def check_command(line: str) -> None:
             passed = start_command.commands[rest[0]].make_context(head, rest[1:]).params["words"]
             check_click(TRAINERS[PASSING[rest[0]]], head, with_data(passed))
         elif head == "ringslice":
-            check_click(cli, head, rest)
+            check_click(read_bench_command if rest[:1] == ["read-bench"] else cli, head, rest)
         elif head in TRAINERS:
             check_click(TRAINERS[head], head, rest)
         elif head in JOBS:

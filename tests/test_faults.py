@@ -16,6 +16,7 @@ from PIL import Image
 from etl.errors import RingsliceError
 from etl.slices.prune import prune
 from etl.slices.prune_runs import KeptRuns
+from etl.stages.champion import publish_champions, read_champions
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
 from etl.storage.local import LocalFilesystem
@@ -50,7 +51,7 @@ def shard_as(name: str) -> Run:
 
 
 def erase(folder: Path, root: Path) -> None:
-    erase_here(root, folder / "keys.txt", slices=True)
+    erase_here(root, folder / "keys.txt")
 
 
 def add_runs(_: Path, root: Path) -> None:
@@ -65,6 +66,14 @@ def add_runs(_: Path, root: Path) -> None:
 
 def prune_all_but_one(_: Path, root: Path) -> None:
     prune(open_place(str(root)), keep=1, runs=KeptRuns(1, "night-"))
+
+
+def promote(name: str) -> Run:
+    def run(_: Path, root: Path) -> None:
+        place = open_place(str(root))
+        publish_champions(place, read_champions(place), [{"run": name}])
+
+    return run
 
 
 def damage(_: Path, root: Path) -> None:
@@ -134,19 +143,19 @@ def require_earlier_generations(stopped: Stopped, root: Path) -> None:
             assert current is not None or parent is None, "an earlier generation is gone"
 
 
-def require_slices(stopped: Stopped, root: Path) -> None:
-    """Finished slices that stay are in their place, or where the next erasure takes them from."""
-    for name in {Path(file).parent.name for file in stopped.undisturbed if file.endswith("manifest.json")}:
-        places = (root / f"slices/{name}", root / f"erased/_work/slices/{name}")
-        assert any((each / "manifest.json").exists() for each in places), name
-
-
 def require_slices_and_runs(stopped: Stopped, root: Path) -> None:
-    """And a run is there with all its files, or is not there."""
-    require_slices(stopped, root)
+    """Finished slices that stay are in their place, and a run is there with all its files, or is not there."""
+    for file in stopped.undisturbed:
+        assert not file.endswith("manifest.json") or (root / file).exists(), file
     for run in (root / "runs").glob("[!_]*"):
         files = {name: data for name, data in contents(run).items() if not name.startswith("_work/")}
         assert files == contents(stopped.before / "runs" / run.name), run.name
+
+
+def require_a_champion(stopped: Stopped, root: Path) -> None:
+    """The record has the champion before or the one after."""
+    del stopped
+    assert read_champions(open_place(str(root)))[0]["run"] in ("first", "second")
 
 
 def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
@@ -159,12 +168,11 @@ def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What is stopped, what ran before it, and a check after it; of the faults every ``stride``-th is tried."""
+    """What is stopped, what ran before it, and a check after it."""
 
     run: Run
     before: tuple[Run, ...] = ()
     require_sound: Callable[[Stopped, Path], None] = require_earlier_generations
-    stride: int = 1
 
 
 normalize, shard = normalize_with(), shard_as("first")
@@ -181,7 +189,8 @@ WORKS = {
     "repair": Work(repair, (*FIRST_NIGHT, damage), require_damaged_or_right),
     "prune": Work(prune_all_but_one, (*TWO_NIGHTS, add_runs), require_slices_and_runs),
     # which deletes the erased images from earlier generations too
-    "erase": Work(erase, TWO_NIGHTS, require_slices, stride=4),
+    "erase": Work(erase, TWO_NIGHTS, require_slices_and_runs),
+    "promote": Work(promote("second"), (promote("first"),), require_a_champion),
 }
 
 
@@ -226,5 +235,5 @@ def with_fault(run: Callable[[], None], fault: Fault) -> None:
 @some_and_every_call
 def test_calls_of_storage_fail(sample: int | None, stopped: Stopped, tmp_path: Path) -> None:
     every = faults(stopped.count_calls(tmp_path / "counted"), sample)
-    for number, fault in enumerate(every[:: stopped.work.stride]):
+    for number, fault in enumerate(every):
         stopped.run(fault, tmp_path / str(number))

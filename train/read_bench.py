@@ -9,12 +9,12 @@ import click
 
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.options.click_command import add_options, invoke
-from etl.options.stage_options import JSON, READ_BENCH_OPTIONS
+from etl.options.stage_options import ENVIRONMENT_OPTIONS, JSON, READ_BENCH_OPTIONS
 from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.stages.summary import Summary
-from etl.storage.place import open_place
+from etl.storage.place import default_data_place, open_place
 from train.parallel.startup import suppress_stderr
 
 if TYPE_CHECKING:
@@ -30,11 +30,19 @@ COLUMNS = {  # as programs and as people read them
 }
 
 
-@click.command("read-bench")
-@click.argument("root")
-@add_options(*READ_BENCH_OPTIONS, JSON)
+@click.command(
+    "read-bench",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: ringslice read-bench hdfs://namenode:8020/datasets/flowers --slices-at-once 1,8",
+)
+@click.argument("root", default=default_data_place)
+@add_options(*READ_BENCH_OPTIONS, JSON, *ENVIRONMENT_OPTIONS)
 def command(root: str, name: str, slices_at_once: tuple[int, ...], seconds: float, json: bool) -> None:
-    """Measure, and print what was measured."""
+    """Measure read throughput of training slices: raw, as records in TensorFlow, and decoded.
+
+    raw: bytes by pyarrow. records: batches of serialized examples, in an epoch's order and checked. decoded: batches of
+    pixels. The slices are read repeatedly, so slices that fit into memory are read from the page cache.
+    """
     stage = slices_stage(open_place(root), name)
     manifest = Manifest.from_json(read_manifest(stage))
     most = len(manifest.splits[SPLIT])

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
-        plan = {"lineage": None, "known": Known(new=per_slice * slices).to_json(), "left_out": {}}
+        plan = {"lineage": None, "known": asdict(Known(new=per_slice * slices)), "left_out": {}}
         history = {name: TABLES[name].empty_table() for name in ("departed", "contents", "groups")}
         manifest = build_manifest(
             run, identity, normalized, planned, statistics=_sums(pictures), plan=plan, history=history

@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from etl.doctor import hadoop
@@ -25,36 +25,22 @@ print(json.dumps({"Gloo": bool(hvd.gloo_built()), "NCCL": bool(hvd.nccl_built())
 _NATIVE_OP = "from train.tf_backend.records_op import why_not_native; print(why_not_native() or '')"
 
 
-def _python_checks(context: Context) -> Iterator[Check]:
-    del context
-    yield "python", "version", lambda: f"{sys.version.split()[0]} ({sys.executable})"
-    yield "python", "packages", _packages
-
-
-def _training_checks(context: Context) -> Iterator[Check]:
-    """Horovod, the reader's native op, and the GPUs that the driver reports."""
-    del context
-    built: dict[str, bool] = {}
-    yield "training", "Horovod", lambda: _horovod(built)
-    yield "training", "native op", _native_op
-    yield "training", "GPUs", lambda: _gpus(built)
-
-
-_GROUPS: dict[str, Callable[[Context], Iterator[Check]]] = {
-    "python": _python_checks,
-    "hadoop": hadoop.client_checks,
-    "storage": hadoop.storage_checks,
-    "yarn": hadoop.yarn_checks,
-    "tasks": hadoop.task_checks,
-    "training": _training_checks,
-}
-GROUPS = tuple(_GROUPS)
+GROUPS = ("python", "hadoop", "storage", "yarn", "tasks", "training")
 
 
 def diagnose(context: Context, groups: Sequence[str], as_json: bool) -> int:
     """Run the checks of ``groups``, in order, of all if it is empty; returns 0 if nothing fails, else 3."""
-    every = (check for name, checks in _GROUPS.items() if not groups or name in groups for check in checks(context))
-    return run_checks(context, every, as_json)
+    return run_checks(context, _checks(context), groups or GROUPS, as_json)
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    built: dict[str, bool] = {}
+    yield "python", "version", lambda: f"{sys.version.split()[0]} ({sys.executable})"
+    yield "python", "packages", _packages
+    yield from hadoop.checks(context)
+    yield "training", "Horovod", lambda: _horovod(built)
+    yield "training", "native op", _native_op
+    yield "training", "GPUs", lambda: _gpus(built)
 
 
 def _version(name: str) -> str | None:

@@ -38,34 +38,27 @@ _FOR_JOBS = "not set up; only needed for -r hadoop"
 _PROBE = ("-m", "etl.doctor.probe")
 
 
-def client_checks(context: Context) -> Iterator[Check]:
-    """A missing Java is a failure if there is a site, or HDFS is reached by libhdfs; hdfs-native needs none."""
-    needs_java = context.has_site or (context.is_on_hdfs and context.settings.driver == LIBHDFS)
+def checks(context: Context) -> Iterator[Check]:
+    """The checks in their order; what depends on a service is checked if that answers.
+
+    A missing Java is a failure if there is a site, or HDFS is reached by libhdfs; hdfs-native needs none.
+    """
+    has_site, is_on_hdfs = context.has_site, context.is_on_hdfs
+    needs_java = has_site or (is_on_hdfs and context.settings.driver == LIBHDFS)
     yield "hadoop", "configuration", _configuration
     yield "hadoop", "Java", lambda: _or_skipped(lambda: str(java_home()), needs_java)
-    yield "hadoop", "hadoop program", lambda: _or_skipped(hadoop_command, context.has_site)
-
-
-def storage_checks(context: Context) -> Iterator[Check]:
-    """HDFS is tried, by the driver of ``--hdfs-driver``, if its NameNode answers."""
-    if context.is_on_hdfs:
+    yield "hadoop", "hadoop program", lambda: _or_skipped(hadoop_command, has_site)
+    if is_on_hdfs:
         yield "storage", "NameNode", lambda: _namenode(context)
-    if not context.is_on_hdfs or context.has_passed("NameNode"):
+    if not is_on_hdfs or context.has_passed("NameNode"):
         yield "storage", "files", lambda: _files(context)
-
-
-def yarn_checks(context: Context) -> Iterator[Check]:
-    """Nodes and queues are checked if the ResourceManager answers."""
     yield "yarn", "ResourceManager", lambda: _resource_manager(context)
     if context.has_passed("ResourceManager"):
         yield "yarn", "nodes", _nodes
         yield "yarn", "queues", lambda: _queues(context.queue)
-    yield "yarn", "streaming jar", lambda: _or_skipped(lambda: str(streaming_jar()), context.has_site)
-
-
-def task_checks(context: Context) -> Iterator[Check]:
-    """The Python of the containers, tried on this machine."""
-    yield "tasks", "imports", lambda: _imports(context)
+    yield "yarn", "streaming jar", lambda: _or_skipped(lambda: str(streaming_jar()), has_site)
+    if context.python_bin is not None:
+        yield "tasks", "imports", lambda: _imports(str(context.python_bin))
 
 
 def _or_skipped(find: Callable[[], str], is_needed: bool) -> str:
@@ -162,12 +155,11 @@ def _queues(wanted: str | None) -> str:
     return ", ".join(queues) or "not listed by this scheduler"
 
 
-def _imports(context: Context) -> str:
-    if context.python_bin is None:
-        raise Skipped("a job packs this Python for its tasks; give --python-bin to check one of the nodes' own")
-    python = shutil.which(context.python_bin)
+def _imports(python_bin: str) -> str:
+    """Try the Python of the containers on this machine."""
+    python = shutil.which(python_bin)
     if python is None:
-        raise EnvironmentFailure(f"--python-bin {context.python_bin}: no such program; give its path on the nodes")
+        raise EnvironmentFailure(f"--python-bin {python_bin}: no such program; give its path on the nodes")
     python, words = os.path.abspath(python), ["-c", "import mapreduce.normalize, mapreduce.shard"]
     run([python, *words], IMPORT_TIMEOUT_S, f"pip install ringslice with {python}", {}, "/")  # nothing of ours
     same = " (this one)" if python == sys.executable else ""

@@ -1,38 +1,38 @@
 """The command ``erase``: images are deleted, with all that was made of them, everywhere below a root.
 
 First ``raw`` is renewed without them, then ``normalized``; then the generations that name their packs and parts are
-deleted, with the files; then slices are rebuilt. What was done is not done again, so an erasure that was stopped goes
-on when the command is run again.
+deleted, with the files. Slices that have the images are listed until they are deleted. What was done is not done again,
+so an erasure that was stopped goes on when the command is run again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from etl.erase.clear import clear_normalized, clear_raw, clear_unfinished_slices, require_idle
 from etl.erase.find import Found, find_images, has_parts
-from etl.erase.rebuild import finish_moves, rebuild_slices
 from etl.erase.repack import repack
-from etl.errors import DataError, UsageError, report
+from etl.errors import DataError, UsageError
 from etl.normalized.erased import record_images
 from etl.progress import log
 from etl.slices.key_list import read_keys
-from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage
+from etl.slices.lineage import lineage_ends
+from etl.slices.manifest import read_manifest
+from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage, slices_stage
 from etl.stages.run import Run
 from etl.stages.summary import Summary
-from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
-
-MAX_NAMED = 10
-KEYS_FILE = "keys.txt"
+from etl.values import MAX_NAMED, name_some
 
 RunJob = Callable[[str, Mapping[str, Any]], None]
 
 
-def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, dry_run: bool = False) -> Summary:
-    """Erase the images whose keys are ``listed``, and all with the same contents; with ``slices`` from slices too.
+def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False) -> Summary:
+    """Erase the images whose keys are ``listed``, and all with the same contents, from raw and normalized.
 
-    ``run_job`` runs the job of a stage on the root, with these option values.
+    ``run_job`` runs the job of a stage on the root, with these option values. The summary has the slices that contain
+    the images.
 
     Raises UsageError if no key is known, or the images cannot be erased; BusyError if a run is at work.
     """
@@ -46,29 +46,48 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, slices: bool = False, 
     if dry_run:
         return _summary(root, found, dry_run=True)
     with erasure_stage(root).lease() as run:
-        finish_moves(root)
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
-        done = _erase(root, found, run, run_job, slices)
+        done = _erase(root, found, run, run_job)
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")
     return _summary(root, found, **done)
 
 
-def require_clean(summary: Summary) -> None:
-    """Raise DataError if slices still have the images."""
+def require_clean(root: Place, listed: Place, summary: Summary) -> None:
+    """Raise DataError if slices still have the images, with the commands that make others without them."""
     left = summary.facts["slices_that_hold_them"]
     if left and not summary.facts["dry_run"]:
+        ends = [stage.folder.name for stage in lineage_ends(root)] or list(left)
+        commands = [f"\n  {_shard_again(root, name, listed)}" for name in left if name in ends]
         raise DataError(
-            f"{len(left)} sets of slices still contain these images ({', '.join(left)}); raw and normalized are clean;"
-            " run erase again with --slices; remove a set that cannot be rebuilt"
+            f"{len(left)} sets of slices still contain these images ({', '.join(left)}); raw and normalized are clean."
+            f" Make others, delete the folders of these, and run erase again:{''.join(commands)}"
         )
 
 
-def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -> dict[str, Any]:
-    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
+def _shard_again(root: Place, name: str, listed: Place) -> str:
+    """The command that makes slices with the options of those called ``name``, without the keys that are ``listed``."""
+    config = read_manifest(slices_stage(root, name))["config"]
+    split = config["split"]
+    options = {
+        "name": f"{name}-erased",
+        "splits-from": name,
+        "remove": str(listed),
+        "split": split if isinstance(split, str) else ",".join(f"{each}={share}" for each, share in split.items()),
+        "slices": config["slices"]["train"],
+        **{each: config[each] for each in ("partition", "workers", "groups", "seed")},
+        **({"group-by": config["group_by"]} if config["group_by"] else {}),
+    }
+    words = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+    return shlex.join(
+        ["ringslice", "shard", str(root), *words, *(["--drop-duplicates"] if config["drop_duplicates"] else [])]
+    )
 
+
+def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, Any]:
+    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
     require_idle(root)
     record_images(root, run.staging, found.rows)
     raw, packs, run_of_raw = raw_stage(root), 0, None
@@ -80,27 +99,13 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob, slices: bool) -
             run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
         generations = clear_normalized(root, found.parts)
         generations += clear_raw(run_of_raw, found.packs) if run_of_raw else 0
-    unfinished, rebuilt = clear_unfinished_slices(root), []
-    if slices:
-        keys, file = list(found.keys), run.work / KEYS_FILE
-        replace_bytes(file, run.staging, "".join(f"{key}\n" for key in keys).encode())
-
-        def make(name: str) -> bool:
-            try:
-                run_job("shard", {"recorded_options": True, "name": name, "remove": file.uri})
-            except (DataError, UsageError) as error:
-                report(error)
-                return False
-            return True
-
-        rebuilt = [name for name in found.examples if rebuild_slices(root, name, keys, make)]
-    return {"packs": packs, "generations": generations, "unfinished": unfinished, "rebuilt": rebuilt}
+    return {"packs": packs, "generations": generations, "unfinished": clear_unfinished_slices(root)}
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:
     """Raise UsageError for what cannot be erased, before anything is changed."""
     if not found.rows:
-        few = f"none of its {len(found.keys)} keys is known in {root}: {_few(found.unknown)}"
+        few = f"none of its {len(found.keys)} keys is known in {root}: {name_some(list(map(repr, found.unknown)))}"
         raise UsageError(f"--keys {listed}: {few}; give keys as image lists and examples.parquet have them")
     raw, normalized = raw_stage(root), normalized_stage(root)
     if not raw.marker.exists():
@@ -124,11 +129,6 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         )
 
 
-def _few(names: Sequence[str]) -> str:
-    few = ", ".join(map(repr, names[:MAX_NAMED]))
-    return few + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
-
-
 def _summary(
     root: Place,
     found: Found,
@@ -136,10 +136,9 @@ def _summary(
     packs: int = 0,
     generations: int = 0,
     unfinished: int = 0,
-    rebuilt: Sequence[str] = (),
     dry_run: bool = False,
 ) -> Summary:
-    left = {name: sum(counts.values()) for name, counts in found.examples.items() if name not in rebuilt}
+    left = {name: sum(counts.values()) for name, counts in found.examples.items()}
     facts: dict[str, Any] = {
         "keys": len(found.keys),
         "unknown_keys": len(found.unknown),
@@ -151,7 +150,6 @@ def _summary(
         "rebuilt_packs": packs,
         "removed_generations": generations,
         "removed_unfinished_slices": unfinished,
-        "rebuilt_slices": list(rebuilt),
         "slices_that_hold_them": left,
         "dry_run": dry_run,
     }

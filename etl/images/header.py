@@ -46,7 +46,12 @@ ORIENTATION = 0x0112
 _XMP_ORIENTATION = re.compile(rb"""tiff:Orientation(?:\s*=\s*["']|\s*>)\s*([1-8])""")
 # parts of the messages of decoders: of files that end too early, of what is not supported or too large to decompress
 _TRUNCATED = re.compile("truncated|Premature end of JPEG file|Reached EOF|not enough image data", re.IGNORECASE)
-_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for|unknown pixel mode", re.IGNORECASE)
+_UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
+_CLEARER = {  # words of Pillow's
+    "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
+    "string index out of range": "separate planes of a kind that is not supported",
+    "unknown pixel mode": "samples of a layout that is not supported",
+}
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _MAX_COMPONENTS = 4  # of JPEG 2000, for Pillow
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object, which is another one in every run
@@ -183,8 +188,10 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
         raise MemoryError(text) from None
     if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MAX_COMPONENTS:
         return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
-    if format == TIFF and isinstance(error.__cause__, KeyError):  # Pillow's table of compressions
-        text = f"compression {text} is not supported"
+    clearer = next((plain for words, plain in _CLEARER.items() if words in text), "")
+    if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):  # Pillow's table of compressions
+        clearer = f"compression {text} is not supported"
+    text = clearer or text
     if isinstance(error, EOFError) or _TRUNCATED.search(text):
         return Reject(Reason.TRUNCATED, text)
     return Reject(Reason.UNSUPPORTED if _UNSUPPORTED.search(text) else Reason.BROKEN, text)

@@ -1,9 +1,9 @@
 """What `ringslice erase` has erased: ``ROOT/erased``.
 
 ``images.parquet`` has keys and SHA-256, by which an erasure that was stopped goes on. It is written before anything is
-changed, and stays: slices that are rebuilt on a later day need it, because the packs, which had the keys of the same
-content, are gone then. ``generations.json`` has the configurations of generations of ``normalized`` that were deleted,
-by fingerprint: slices that have none of the images stay, and how theirs were normalised is known.
+changed, and stays: slices that still have the images are found by it when the packs are gone. ``generations.json`` has
+the configurations of generations of ``normalized`` that were deleted, by fingerprint: slices that have none of the
+images stay, and how theirs were normalised is known.
 """
 
 from collections.abc import Iterable

@@ -6,6 +6,9 @@ is published last: a part exists when its rows do, and its facts stand in their 
 
 A part is called like its pack. Where rejects of it were tried again, and something came of that, the part is made
 once more as PACK.1, then PACK.2 (see `mapreduce.jobs.retry_rejects`); its facts then say its ``pack``.
+
+Parts never change; which of their rows are removed, because the source has their images no more or not like that, is in
+a table that the markers of ``raw`` and ``normalized`` name. The others are *live*. A row is removed for good.
 """
 
 import hashlib
@@ -14,12 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from etl.errors import DataError
-from etl.formats import parquet_tables
+from etl.formats import parquet_tables, schemas
 from etl.formats.records import Record, read_records
 from etl.raw.packs import Content, content_sha256
+from etl.raw.removed import Removed
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
@@ -65,10 +70,12 @@ class Origin:
 
 
 def rows_place(normalized: Place, part: str) -> Place:
+    """The table of a part's good images, a row for each."""
     return normalized / "parts" / f"{part}.parquet"
 
 
 def records_place(normalized: Place, part: str) -> Place:
+    """The TFRecord file of a part's good images."""
     return normalized / "parts" / f"{part}.tfrecord"
 
 
@@ -179,3 +186,51 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
                     f"{place} does not contain the example {key} of its rows; normalize again with --overwrite"
                 )
             yield record
+
+
+def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
+    """These columns of the rows of a part that are live, in its order. ``part`` is its entry in the marker."""
+    if not part["removed"]:
+        return read_rows(normalized, part["part"], columns)
+    rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))
+    return rows.filter(pa.array(removed.live(pack_of(part), rows["key"]))).select(columns)
+
+
+def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``records``, ``bytes``, ``rejects`` (count, by_reason) and ``examples`` of a part, of its live images alone."""
+    live: Mapping[str, Any] = part.get("live", part)
+    return live
+
+
+def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
+    """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
+    rejects = schemas.REJECTS.empty_table()
+    if part["rejects"]["count"]:
+        listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        rejects = listed.filter(pa.array(removed.live(pack_of(part), listed["key"])))
+    return part_facts(live_rows(normalized, part, removed, ["split", "label", "size"]), rejects, classes)
+
+
+def count_live_images(parts: Iterable[Mapping[str, Any]], classes: int) -> dict[str, Any]:
+    """What the marker counts of the live images of all ``parts``, its entries.
+
+    Raises ValueError if a part has more classes; one that was made when there were fewer has none of the later ones.
+    """
+    reasons: Counter[str] = Counter()
+    by_class = np.zeros(classes, dtype=np.int64)
+    good = size_bytes = 0
+    for part in parts:
+        live = live_facts(part)
+        good, size_bytes = good + live["records"], size_bytes + live["bytes"]
+        reasons.update(live["rejects"]["by_reason"])
+        for counts in live["examples"].values():
+            by_class[: len(counts)] += np.asarray(counts, dtype=np.int64)
+    rejects = reasons.total()
+    return {
+        "input": good + rejects,
+        "good": good,
+        "rejects": rejects,
+        "rejects_by_reason": dict(sorted(reasons.items())),
+        "bytes": size_bytes,
+        "by_class": by_class.tolist(),
+    }

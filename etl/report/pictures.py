@@ -16,8 +16,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
-from etl.normalized.live_rows import live_facts
-from etl.normalized.parts import pack_of, rejects_places
+from etl.normalized.parts import live_facts, pack_of, rejects_places
 from etl.raw.removed import Removed
 from etl.report.text import data_uri
 from etl.stages.marker import Generation

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
-from etl.normalized.live_rows import live_facts, live_rows
+from etl.normalized.parts import live_facts, live_rows
 from etl.raw.removed import Removed
 from etl.report.charts import COUNTS, Cells, Chart, heatmap
 from etl.report.pictures import choose, sample_rejects

@@ -17,8 +17,7 @@ from etl.partition.config import SPLIT_NAMES, Fractions
 from etl.partition.permutation import Integers
 from etl.slices.history import Bools
 from etl.slices.images import FREE, Images, Splits
-
-MAX_NAMED = 10
+from etl.values import MAX_NAMED, name_some
 
 
 @dataclass(frozen=True)
@@ -51,15 +50,15 @@ class GroupConflict(DataError):
 
     @classmethod
     def of(cls, images: Images, assigned: Assigned, numbers: Integers, column: str) -> Self:
+        """The conflict of the images at these places; ``column`` is the one that they are grouped by."""
         keys = images.keys.take(numbers).to_pylist()
         named = [
             f"{key} ({SPLIT_NAMES[assigned.splits[number]]}, {column} {images.group_names[group]!r} in"
             f" {SPLIT_NAMES[assigned.of_group[group]]})"
             for key, number, group in zip(keys[:MAX_NAMED], numbers, images.groups[numbers].tolist(), strict=False)
         ]
-        more = f" and {len(numbers) - MAX_NAMED} more" if len(numbers) > MAX_NAMED else ""
         return cls(
-            f"{len(numbers)} images were in another split than their {column} is: {', '.join(named)}{more};"
+            f"{len(numbers)} images were in another split than their {column} is: {name_some(named, len(numbers))};"
             " correct the column, or leave them out by --remove",
             keys,
         )

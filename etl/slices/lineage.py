@@ -17,8 +17,6 @@ from etl.errors import UsageError
 from etl.slices.history import SplitHistory
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
-    OLD_SLICES_FOLDER,
-    erasure_stage,
     is_folder_name,
     slices_below,
     slices_stage,
@@ -65,14 +63,6 @@ def lineage_of(asked: str | None, parent: ParentSlices | None) -> dict[str, Any]
     return parent.next_lineage if parent else FIRST
 
 
-def lineage_in_place(root: Place, parent: ParentSlices) -> dict[str, Any] | None:
-    """The lineage of slices that are made from ``parent``, of this root, and take their place.
-
-    The lineage is to have the ends that it has: only who takes the place of an end is on it.
-    """
-    return parent.next_lineage if parent.folder in {end.folder for end in lineage_ends(root)} else None
-
-
 def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = False) -> ParentSlices | None:
     """The slices that ``asked`` names: a manifest, a folder of slices, a name below ``root``, or 'newest'.
 
@@ -110,8 +100,6 @@ def _named(root: Place, text: str) -> Stage:
 
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
-    if (moved := erasure_stage(root).work / OLD_SLICES_FOLDER).children():
-        raise UsageError(f"an erasure was stopped while slices were in {moved}; run ringslice erase again, then this")
     finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
     there = _read(own) if own.marker.exists() else None
     if there is None or (not overwrite and there.manifest["lineage"] is None):

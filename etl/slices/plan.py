@@ -5,7 +5,7 @@ rows of all images decide (`etl.slices.split_assignment`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import UsageError
-from etl.formats import parquet_tables
+from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
@@ -31,15 +31,14 @@ from etl.slices.history import RETIRED_TABLES, SplitHistory, find, split_numbers
 from etl.slices.images import COLUMNS, Rules
 from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, ParentSlices
-from etl.slices.manifest import TABLES, read_manifest
+from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import Known, SplitAssignment, assign_splits
-from etl.stages.layout import slices_stage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
-from etl.storage.atomic import replace_bytes
+from etl.storage.atomic import replace_bytes, replace_file
 from etl.storage.place import Place, open_place
+from etl.values import name_some
 
-MAX_NAMED = 10
 ASSIGNMENTS_FILE = "assignments.parquet"  # in the work folder of a job whose tasks go by them
 
 _NAMES_OF_CONFIG = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")  # options, too
@@ -62,12 +61,24 @@ class Plan:
     def known(self) -> dict[str, int]:
         """How the examples were known before, counted."""
         known = self.assignment.known if self.assignment else Known(new=int(self.slice_plan.sizes.sum()))
-        return known.to_json()
+        return asdict(known)
 
     @property
     def left_out(self) -> dict[str, int]:
         """Live images that are not examples, by cause."""
         return self.assignment.left_out if self.assignment else {"removed_keys": 0, "duplicates": 0}
+
+    def write_assignment(self, place: Place, staging: Place) -> Place | None:
+        """Write the table of assignments to ``place``, and return that; None if tasks need none.
+
+        A table that is there is replaced in one step: tasks of a job that runs already may read it.
+        """
+        if self.assignment is None:
+            return None
+        made = staging / "assignments"
+        parquet_tables.write_tables(made, staging, schemas.ASSIGNMENTS, self.assignment.tables())
+        replace_file(made, place)
+        return place
 
     def __len__(self) -> int:
         return len(self.normalized.entries)
@@ -97,14 +108,10 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
         mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
         replace_bytes(file, file.parent, f"{mark}{keys}".encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
-    if listed and not values.get("recorded_options"):
+    if listed:
         _report_unknown(listed, values["remove"], parent, plan.assignment)
     if plan.assignment and (number := plan.assignment.known.disagreeing):
-        log(
-            "shard",
-            f"{number} images were moved and changed at once, and are where their content or group is:"
-            f" {_few(plan.assignment.known.named, number)}",
-        )
+        log("shard", f"{number} images were moved and changed at once, and are where their content or group is")
     return plan
 
 
@@ -112,12 +119,6 @@ def option_values_of(config: ShardConfig) -> dict[str, Any]:
     """The option values that slices of this ``config`` were made with, but for --splits-from and --remove."""
     values = {name: getattr(config, name) for name in _NAMES_OF_CONFIG}
     return values | {"split": SOURCE_SPLIT if config.split is None else config.split, "slices": config.slices["train"]}
-
-
-def recorded_options(root: Place, name: str) -> dict[str, Any]:
-    """The option values that finished slices were made with; splits are those that they have."""
-    config = ShardConfig.from_json(read_manifest(slices_stage(root, name))["config"])
-    return option_values_of(config) | {"splits_from": name}
 
 
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
@@ -164,11 +165,9 @@ def plan_slices(
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
     size_bytes, records = (sum(normalized.entries.column(name)) for name in ("bytes", "records"))
-    sizes, workers, wanted = split_sizes(total), values["workers"], values["slices"]
-    if values.get("recorded_options"):  # there may be fewer images than there were
-        wanted = max(workers, min(wanted, sizes["train"] // workers * workers))
     size_bytes = size_bytes * int(total.sum()) // max(records, 1)
-    config = replace(config, slices=resolve_slices(sizes, size_bytes, workers, wanted, values["slice_size"]))
+    number = values["workers"], values["slices"], values["slice_size"]
+    config = replace(config, slices=resolve_slices(split_sizes(total), size_bytes, *number))
     is_stratified = config.partition == "stratified"
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
     retired = {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
@@ -228,7 +227,7 @@ def _report_unknown(
         unknown = [key for key, is_known in zip(unknown, had_split, strict=True) if not is_known]
     if not unknown:
         return
-    line = f"{len(unknown)} of {len(listed)} keys are unknown: {_few(list(map(repr, unknown)), len(unknown))}"
+    line = f"{len(unknown)} of {len(listed)} keys are unknown: {name_some(list(map(repr, unknown)))}"
     if len(unknown) == len(listed):
         raise UsageError(f"--remove {file}: {line}; give keys as examples.parquet has them, one on each line")
     log("shard", f"--remove {file}: {line}")
@@ -236,11 +235,6 @@ def _report_unknown(
 
 def _is_known(keys: Sequence[str], known: pa.ChunkedArray) -> list[bool]:
     return [place >= 0 for place in find(pa.chunked_array([keys], pa.string()), known).tolist()]
-
-
-def _few(names: Sequence[str], number: int) -> str:
-    few = list(names[:MAX_NAMED])
-    return ", ".join(few) + (f" and {number - len(few)} more" if number > len(few) else "")
 
 
 def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> Iterator[PartCounts]:

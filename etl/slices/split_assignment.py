@@ -21,16 +21,13 @@ from etl.slices.group_assignment import GroupConflict, assign_by_group
 from etl.slices.history import Bits, Bools
 from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather
 
-MAX_NAMED = 10
-
 
 @dataclass(frozen=True)
 class Known:
     """How the examples were known before, counted.
 
     ``kept``: by content; ``moved``: of those, under a new key; ``changed``: by key alone; ``new``: not at all.
-    ``disagreeing`` are images whose content and key (or group and key) were in different splits; the first of them are
-    ``named``.
+    ``disagreeing`` are images whose content and key (or group and key) were in different splits.
     """
 
     kept: int = 0
@@ -38,11 +35,6 @@ class Known:
     changed: int = 0
     new: int = 0
     disagreeing: int = 0
-    named: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, int]:
-        """As the manifest has it."""
-        return {name: getattr(self, name) for name in ("kept", "moved", "changed", "new", "disagreeing")}
 
 
 @dataclass
@@ -107,18 +99,12 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
 def _count_known(images: Images, splits: Splits) -> Known:
     there = splits >= 0
     by_content, by_key = there & (images.contents >= 0), there & (images.by_key >= 0)
-    disagreeing = by_key & (images.by_key != splits)
-    first = np.flatnonzero(disagreeing)[:MAX_NAMED].tolist()
     return Known(
         int(by_content.sum()),
         int((by_content & (images.places < 0)).sum()),
         int((by_key & ~by_content).sum()),
         int((there & ~by_key & ~by_content).sum()),
-        int(disagreeing.sum()),
-        tuple(
-            f"{images.keys[each]} ({SPLIT_NAMES[images.by_key[each]]} by its key, {SPLIT_NAMES[splits[each]]} now)"
-            for each in first
-        ),
+        int((by_key & (images.by_key != splits)).sum()),
     )
 
 

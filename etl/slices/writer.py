@@ -54,6 +54,7 @@ def facts_place(folder: Place, name: str) -> Place:
 
 
 def blocks_place(folder: Place, name: str) -> Place:
+    """Where a finished slice's blocks are until the manifest is written."""
     return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
 
 
@@ -96,6 +97,7 @@ class SliceScan:
 
     @property
     def records(self) -> int:
+        """The number of records so far."""
         return self._rows.rows
 
     def rows(self) -> pa.Table:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
-from pyarrow import NativeFile, fs
+from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import Progress
@@ -39,7 +39,7 @@ from etl.sources.fields import (
 )
 from etl.sources.folder import Links, read_file
 from etl.sources.names import checked_key
-from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
+from etl.storage.place import Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -145,13 +145,17 @@ def _read_rows(place: Place) -> Iterator[_Row]:
 
     Raises DataError, which names the line, for a line that is not of the format.
     """
-    parse = _csv_rows if place.name.lower().endswith(".csv") else _json_rows
-    with place.filesystem.explaining(place.path), place.open_input() as stream:
-        yield from parse(stream, place)
+    data = place.read_bytes().removeprefix(_BYTE_ORDER_MARK)
+    yield from _csv_rows(data, place) if place.name.lower().endswith(".csv") else _json_rows(data, place)
 
 
-def _csv_rows(stream: NativeFile, place: Place) -> Iterator[_Row]:
-    rows = csv.reader(_text_lines(stream, place), strict=True)
+def _csv_rows(data: bytes, place: Place) -> Iterator[_Row]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise _damaged_line(place, number, f"it is not UTF-8 ({error.reason})") from None
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
     number = 1
     try:
@@ -171,19 +175,8 @@ def _csv_rows(stream: NativeFile, place: Place) -> Iterator[_Row]:
         raise _damaged_line(place, number, error) from None
 
 
-def _text_lines(stream: NativeFile, place: Place) -> Iterator[str]:
-    """Decode the lines, each with its end. Raises DataError for a line that is not UTF-8."""
-    for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise _damaged_line(place, number, f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
-
-
-def _json_rows(stream: NativeFile, place: Place) -> Iterator[_Row]:
-    for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
-        if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+def _json_rows(data: bytes, place: Place) -> Iterator[_Row]:
+    for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             try:
                 row = parse_object(line)

@@ -17,6 +17,7 @@ Promoted = dict[str, Any]  # run, checkpoint, its SHA-256, its slices, and the c
 
 
 def champion_file(root: Place) -> Place:
+    """The file that records the champion; it may be missing."""
     return root / "models" / "champion.json"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from etl.errors import UsageError
 from etl.formats import schemas
-from etl.stages.entries import Entry, EntryTable
+from etl.stages.marker import Entry, EntryTable
 from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS, VERIFIED_FOLDER
 from etl.stages.stage import Stage
 from etl.storage.place import Place
@@ -18,8 +18,6 @@ SLICES_FORMAT = "ringslice.slices/3"
 VERIFICATION_FORMAT = "ringslice.verification/1"
 
 ERASED_FORMAT = "ringslice.erased/1"
-
-OLD_SLICES_FOLDER = "old"  # in the work folder of an erasure: slices that are being replaced
 
 
 def is_root(place: Place) -> bool:
@@ -49,10 +47,12 @@ PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
 
 
 def raw_stage(root: Place) -> Stage:
+    """The stage ``ingest``: ``ROOT/raw``."""
     return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), entries=PACKS)
 
 
 def normalized_stage(root: Place) -> Stage:
+    """The stage ``normalize``: ``ROOT/normalized``."""
     hint = "use another place, where only limits are looser --retry-rejects"
     place = root / "normalized"
     return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), PARTS)
@@ -92,11 +92,6 @@ def verification_stage_in(folder: Place) -> Stage:
 def erasure_stage(root: Place) -> Stage:
     """What was erased below ``root``; it is never finished, and is leased while `ringslice erase` is at work."""
     return Stage("erase", root / ERASED_FOLDER, "images.parquet", ERASED_FORMAT)
-
-
-def rebuilt_stage(root: Place, name: str) -> Stage:
-    """The slices that are to replace those called ``name``, while they are rebuilt without erased images."""
-    return slices_stage_in(erasure_stage(root).work / "slices" / name)
 
 
 def is_folder_name(name: str) -> bool:

@@ -37,8 +37,6 @@ TASKS = "tasks-"  # begins the names of the folders of tasks
 _STAGING = "driver-"
 _OF_A_LEASE = re.compile(r"[a-z]+-(\d{6,})-[0-9a-f]+")  # folders in the work folder
 
-_held: set[str] = set()  # the tokens of the leases that this process holds
-
 
 class BusyError(EnvironmentFailure):
     """A living run has the lease."""
@@ -54,10 +52,12 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Self:
+        """The owner that this process is."""
         return cls(_host(), os.getpid(), _start_time(os.getpid()))
 
     @classmethod
     def from_json(cls, lease: Mapping[str, Any]) -> Self:
+        """The owner that the file of a lease names."""
         return cls(lease["host"], lease["pid"], lease["started"])
 
     @property
@@ -99,7 +99,6 @@ class Lease:
         self._work = work
         self._place = _place(work, number)
         self.number = number
-        self.token = token
         self.staging = work / f"{_STAGING}{number:06d}-{token}"
         self.tasks = work / f"{TASKS}{number:06d}-{token}"
         self._lost = threading.Event()
@@ -114,16 +113,15 @@ class Lease:
 
         Raises BusyError if a living run has it.
         """
-        lease = cls(work, _next_number(work, what, tick), secrets.token_hex(4))
-        owner = {**asdict(Owner.this_process()), "token": lease.token}
-        _held.add(lease.token)  # before another thread can read it
+        token = secrets.token_hex(4)
+        lease = cls(work, _next_number(work, what, tick), token)
         try:
             lease.staging.make_folder()
-            lease._publish(json_bytes(owner))
+            # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
+            lease._publish(json_bytes({**asdict(Owner.this_process()), "token": token}))
             if _highest(work) != lease.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
-            _held.discard(lease.token)
             with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
                 lease.staging.delete()
                 lease._delete_empty()
@@ -141,7 +139,6 @@ class Lease:
 
     def stop_renewing(self) -> None:
         """Renew the lease no more: it is about to be deleted."""
-        _held.discard(self.token)
         self._stopped.set()
         self._renewer.join(RENEWAL_INTERVAL_S)  # a daemon; if storage delays it, it fails later: the lease is gone then
 
@@ -238,12 +235,8 @@ def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
         return 1
     place = _place(work, highest)
     try:
-        recorded = place.read_json()
-        owner = Owner.from_json(recorded)
+        owner = Owner.from_json(place.read_json())
     except FileNotFoundError:  # released this moment
-        return highest + 1
-    is_ours = owner == Owner.this_process()
-    if is_ours and recorded["token"] not in _held:  # given up, though storage failed to delete it
         return highest + 1
     if not (owner.is_dead if owner.is_here else _is_stale(place, owner, tick)):
         raise _busy(what, str(owner))

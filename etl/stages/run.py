@@ -46,6 +46,7 @@ class Run:
 
     @property
     def lease(self) -> Lease:
+        """The lease of the stage, until the run ends."""
         assert self._lease is not None, "the run has ended"
         return self._lease
 

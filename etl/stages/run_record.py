@@ -11,11 +11,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-# options of mrjob with NAME=VALUE, maybe a password: -D, also behind other letters, and long ones
-_SHORT = re.compile(r"(-[hqv]*D)(.*)", re.DOTALL)
-_LONG = ("--jobconf", "--cmdenv")
-_FOR_HADOOP = "--hadoop-arg"  # and --hadoop-args: words for Hadoop that are one for us
-_VALUE = re.compile(r"=.*?(?=\s+[\"']?-|$)", re.DOTALL)
+# options of mrjob with NAME=VALUE, maybe a password, in the same word or the next: -D, also behind other letters
+_SECRET = re.compile(r"(?:-[hqv]*D|--jobconf|--cmdenv|--hadoop-args?)=?(.*)", re.DOTALL)
 
 MAKERS = ("mrjob", "numpy", "pillow", "pyarrow", "protobuf", "crc32c")
 
@@ -34,6 +31,7 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
+        """How long the run has taken so far."""
         return time.monotonic() - self._clock
 
     def finished(self) -> dict[str, Any]:
@@ -52,30 +50,15 @@ class RunRecord:
 
 
 def masked(words: Iterable[str]) -> list[str]:
-    """A command line with ``***`` for the values of ``-D NAME=VALUE`` and ``--cmdenv NAME=VALUE``."""
-    shown, is_pair, is_for_hadoop = list[str](), False, False
+    """A command line with ``***`` behind the first ``=`` of what is given to Hadoop or to the tasks' environment."""
+    shown, is_secret = list[str](), False
     for word in words:
-        option, equals, value = word.partition("=")
-        if is_pair or is_for_hadoop:
-            shown.append(_mask(word) if is_pair else _VALUE.sub("=***", word))
-            is_pair = is_for_hadoop = False
-        elif option.startswith(_FOR_HADOOP):
-            shown.append(option + (f"={_VALUE.sub('=***', value)}" if equals else ""))
-            is_for_hadoop = not equals
-        elif short := _SHORT.fullmatch(word):
-            shown.append(f"{short[1]}{_mask(short[2])}")
-            is_pair = not short[2]
-        elif option in _LONG:
-            shown.append(f"{option}={_mask(value)}" if equals else option)
-            is_pair = not equals
-        else:
-            shown.append(word)
+        option = None if is_secret else _SECRET.fullmatch(word)
+        start = option.start(1) if option else 0
+        is_value = is_secret or option is not None
+        shown.append(word[:start] + re.sub("=.*", "=***", word[start:], flags=re.DOTALL) if is_value else word)
+        is_secret = option is not None and not option[1]
     return shown
-
-
-def _mask(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name}=***" if equals else name
 
 
 def _user() -> str:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.entries import TABLES_FOLDER, EntryTable
 from etl.stages.lease import TASKS, Lease
-from etl.stages.marker import Generation, difference, kept_place
+from etl.stages.marker import TABLES_FOLDER, EntryTable, Generation, difference, kept_place
 from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
@@ -40,14 +39,17 @@ class Stage:
 
     @property
     def marker(self) -> Place:
+        """The file that is written last."""
         return self.folder / self.marker_name
 
     @property
     def work(self) -> Place:
+        """The folder of the run that is at work: lease, plan, staging."""
         return self.folder / WORK_FOLDER
 
     @property
     def plan(self) -> Place:
+        """The file that says what an unfinished run was about to do."""
         return self.work / PLAN_FILE
 
     def read_marker(self) -> dict[str, Any]:

@@ -2,12 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-MAX_ROWS = 24
+from typing import Any
 
 
 @dataclass
@@ -25,6 +20,7 @@ class Summary:
     brief: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The summary without ``tables``, as ``--json`` prints it."""
         return {"stage": self.stage, "place": self.place, "already_done": self.already_done, **self.facts}
 
     def show(self, as_json: bool, verbose: bool = False) -> None:
@@ -48,7 +44,12 @@ class Summary:
             facts.add_row(name.replace("_", " "), _text(value))
         console.print(facts)
         for title, columns, rows in self.tables:
-            console.print(_shortened_table(title, columns, rows))
+            table = Table(title=title, title_justify="left")
+            for number, column in enumerate(columns):
+                table.add_column(column, justify="right" if number else "left")
+            for row in rows:
+                table.add_row(*map(_text, row))
+            console.print(table)
 
 
 def speed(images: int, seconds: float) -> dict[str, Any]:
@@ -66,15 +67,3 @@ def _text(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
-
-
-def _shortened_table(title: str, columns: list[str], rows: list[list[Any]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    shown = rows if len(rows) <= MAX_ROWS else [*rows[: MAX_ROWS - 1], [f"… {len(rows) - MAX_ROWS + 1} more"]]
-    for row in shown:
-        table.add_row(*map(_text, row))
-    return table

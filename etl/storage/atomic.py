@@ -47,6 +47,7 @@ class OutputFile:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes | memoryview | pyarrow.Buffer) -> None:
+        """Append ``data``."""
         self.stream.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
@@ -58,6 +59,7 @@ class OutputFile:
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of what was written so far, in hexadecimal."""
         return self._digest.hexdigest()
 
 

@@ -162,9 +162,11 @@ class HdfsFilesystem(Filesystem):
         """A NameNode has written what it acknowledges."""
 
     def rename_new(self, path: str, target: str) -> None:
+        """Rename by the NameNode's own exclusive rename."""
         self._rename(path, target, overwrite=False)
 
     def replace(self, path: str, target: str) -> None:
+        """Rename over what has the name, in one step of the NameNode."""
         self._rename(path, target, overwrite=True)
 
     def _rename(self, path: str, target: str, overwrite: bool) -> None:
@@ -194,6 +196,7 @@ class HdfsFilesystem(Filesystem):
         return True
 
     def delete_empty(self, path: str) -> None:
+        """Delete without what is below; the NameNode refuses a folder that is not empty."""
         try:
             self.call(path, lambda: self.client.delete(path))
         except HdfsFailure as error:
@@ -201,6 +204,7 @@ class HdfsFilesystem(Filesystem):
                 raise
 
     def touch(self, path: str) -> None:
+        """Set the times by this machine's clock, as HDFS takes them from its clients."""
         now_ms = int(time.time() * 1000)
         self.call(path, lambda: self.client.set_times(path, now_ms, now_ms))
 

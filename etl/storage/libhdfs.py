@@ -47,6 +47,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         return self._jvm.get()
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
+        """Make the file with hdfs-native, and append to it with libhdfs."""
         self.create(path).close()
         try:
             stream = self.call(path, lambda: self.driver.open_append_stream(path, compression=None))
@@ -73,6 +74,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
 
     def words_of(self, error: Exception) -> str:
+        """Java's last exception, if pyarrow has only a number of it."""
         is_of_java = isinstance(error, OSError) and error.errno is not None  # else of pyarrow or hdfs-native
         if not is_of_java or isinstance(error, tuple(KINDS)):
             return str(error)

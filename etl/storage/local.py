@@ -30,10 +30,12 @@ class LocalFilesystem(Filesystem):
         return path
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
+        """Make the file by O_EXCL, then open it."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         return self._arrow.open_output_stream(path, compression=None, buffer_size=WRITE_BUFFER_BYTES)
 
     def sync(self, path: str) -> None:
+        """Sync by fsync."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -41,6 +43,7 @@ class LocalFilesystem(Filesystem):
             os.close(descriptor)
 
     def sync_folder(self, path: str) -> None:
+        """Sync by fsync, if the folder may be opened and its storage can."""
         try:
             self.sync(path)
         except OSError as error:  # a folder that only its writers may list, and storage that knows no sync of folders
@@ -48,6 +51,7 @@ class LocalFilesystem(Filesystem):
                 raise
 
     def make_folder(self, path: str) -> None:
+        """Make the folders that are missing, and sync the folder above each."""
         made, above = [], path
         while above != "/" and not os.path.lexists(above):
             above = os.path.dirname(above)
@@ -57,6 +61,7 @@ class LocalFilesystem(Filesystem):
             self.sync_folder(each)
 
     def rename_new(self, path: str, target: str) -> None:
+        """Link the file to its new name, which fails if that is taken, and unlink the old one."""
         try:
             os.link(path, target)
         except OSError as error:
@@ -69,9 +74,11 @@ class LocalFilesystem(Filesystem):
             os.unlink(path)
 
     def replace(self, path: str, target: str) -> None:
+        """Rename as rename(2) does."""
         os.replace(path, target)
 
     def delete_empty(self, path: str) -> None:
+        """Delete by rmdir(2)."""
         try:
             os.rmdir(path)
         except OSError as error:
@@ -79,6 +86,7 @@ class LocalFilesystem(Filesystem):
                 raise
 
     def touch(self, path: str) -> None:
+        """Set the times by utime(2)."""
         os.utime(path)
 
     def real_path(self, path: str) -> str:

@@ -24,9 +24,11 @@ class NativeHdfs(HdfsFilesystem):
 
     @functools.cached_property
     def driver(self) -> "_Driver":
+        """hdfs-native as a pyarrow filesystem."""
         return _Driver(self)
 
     def open_new(self, path: str) -> pyarrow.NativeFile:
+        """Create the file; its last block is synced when it is closed."""
         writer = self.create(path)
         return self.buffered(path, writer.write, lambda: self._close_synced(path, writer))
 

@@ -45,10 +45,12 @@ class Place:
 
     @property
     def name(self) -> str:
+        """The last part of the path."""
         return self.path.rstrip("/").rsplit("/", 1)[-1]
 
     @property
     def parent(self) -> "Place":
+        """The folder that this is in."""
         return Place(self.filesystem, self.path.rstrip("/").rsplit("/", 1)[0] or "/")
 
     @property
@@ -61,9 +63,11 @@ class Place:
         return self.filesystem.arrow
 
     def info(self) -> fs.FileInfo:
+        """Type, size and time of change; the type is NotFound if nothing is there."""
         return self._arrow.get_file_info(self.path)
 
     def exists(self) -> bool:
+        """True if a file or folder is there."""
         return bool(self.info().type != fs.FileType.NotFound)
 
     def children(self, recursive: bool = False) -> list[fs.FileInfo]:
@@ -91,6 +95,7 @@ class Place:
         return self._arrow.open_input_stream(self.path, compression=compression, buffer_size=READ_BUFFER_BYTES)
 
     def read_bytes(self) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
         with (
             self.filesystem.explaining(self.path),
             self._arrow.open_input_stream(self.path, compression=None) as stream,
@@ -99,9 +104,12 @@ class Place:
 
     def read_json(self) -> dict[str, Any]:
         """The JSON object in this file. Raises DataError if it is not one."""
+        return self.parse_json(self.read_bytes())
+
+    def parse_json(self, data: bytes) -> dict[str, Any]:
+        """The JSON object that is ``data``, the content of this file. Raises DataError if it is not one."""
         try:
-            text = self.read_bytes().decode()  # the bytes are gone before the objects come: markers may be large
-            if not isinstance(found := json.loads(text), dict):
+            if not isinstance(found := json.loads(data), dict):
                 raise ValueError(f"it is {type(found).__name__}, not an object")
             return found
         except ValueError as error:
@@ -119,6 +127,7 @@ class Place:
         return digest.hexdigest()
 
     def make_folder(self) -> "Place":
+        """Make this folder, with those above it; it may exist. Returns this place."""
         self.filesystem.make_folder(self.path)
         return self
 
@@ -167,23 +176,13 @@ def locate(uri: str) -> tuple[Filesystem, str]:
         return _LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape"))
     if scheme.lower() == "hdfs":
         return _hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}")
-    why = next((f" ({reason})" for schemes, reason in _REFUSED.items() if scheme.lower() in schemes), "")
     raise UsageError(
-        f"cannot open {uri!r}{why}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path"
+        f"cannot open {uri!r}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path (for a"
+        " mount of viewfs, what it is a link to; object storage has no rename that refuses a taken name)"
     )
 
 
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[A-Za-z]:\\")
-
-_REFUSED = {
-    (
-        "viewfs",
-        "viewfsoverload",
-    ): "a mount table of the site; take what that path is a link to, fs.viewfs.mounttable.… of core-site.xml",
-    ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn"): "object storage has no rename that"
-    " refuses a taken name, which publishing needs; copy finished slices there with hadoop distcp",
-    ("webhdfs", "swebhdfs", "hftp"): "HDFS by its web port; take that of its RPC, 8020 by default",
-}
 
 
 def _local_path(path: str) -> str:

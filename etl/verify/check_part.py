@@ -53,10 +53,12 @@ class PartCheck:
 
     @property
     def name(self) -> str:
+        """The name of the part."""
         return str(self.part["part"])
 
     @property
     def pack_name(self) -> str:
+        """The name of its pack."""
         return pack_of(self.part)
 
     def check(self, every_stage: bool) -> pa.Table | None:

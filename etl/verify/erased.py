@@ -26,7 +26,7 @@ def find_erased(target: Target, keys: KeyFindings) -> None:
         groups = parquet_tables.iterate_groups(target.slices.folder / table_file("examples"), ["key", "sha256"])
         for table in groups if len(erased) else ():
             here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
-            line = "was erased, and is still here; run: ringslice erase --slices"
+            line = "was erased, and is still here; make other slices, and delete these"
             keys.add(KeyFault.RETIRED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
     except (DataError, FileNotFoundError):  # found by its SHA-256
         return

@@ -10,8 +10,7 @@ import pyarrow as pa
 from etl.errors import DataError, RingsliceError
 from etl.formats import parquet_tables
 from etl.normalized.erased import erased_config
-from etl.normalized.live_rows import count_live_images
-from etl.normalized.parts import pack_of
+from etl.normalized.parts import count_live_images, pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.lineage import FIRST, ParentSlices
@@ -110,12 +109,14 @@ def _manifest_findings(target: Target, plan: Plan | None, facts: Sequence[Facts]
 
 
 def _lineage_of(manifest: Marker, parent: ParentSlices | None) -> dict[str, Any] | None:
-    """The lineage that a manifest should have; an experiment, or slices that `erase` rebuilt, have none."""
+    """The lineage that a manifest should have; an experiment has none."""
     recorded, splits_from = manifest["lineage"], manifest["config"]["splits_from"]
-    if recorded is None or parent is not None:
-        return parent.next_lineage if recorded and parent else None
-    ancestors = [splits_from, *recorded["ancestors"][1:]]
-    return {"number": len(ancestors) + 1, "ancestors": ancestors} if splits_from else FIRST
+    if parent is not None:
+        return parent.next_lineage
+    if splits_from is None:
+        return FIRST if recorded else None
+    ancestors = [splits_from, *(recorded["ancestors"][1:] if recorded else ())]
+    return {"number": len(ancestors) + 1, "ancestors": ancestors}
 
 
 def _imbalances(manifest: Marker, facts: Sequence[Facts], config: ShardConfig) -> Iterator[Finding]:

@@ -2,16 +2,14 @@
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
-from etl.formats import parquet_tables, schemas
+from etl.formats import parquet_tables
 from etl.formats.records import read_records
-from etl.normalized.live_rows import live_rows
-from etl.normalized.parts import read_rows, records_place
+from etl.normalized.parts import live_rows, read_rows, records_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import TABLES, located_slices, slices_of, table_file
 from etl.slices.manifest_builder import class_counts
@@ -20,8 +18,6 @@ from etl.slices.writer import SourcedExample, order_key, scan_slice
 from etl.storage.place import Place
 from etl.verify.target import Target
 
-MAX_FILES = 64  # that are open at once
-BATCH_ROWS = 250_000  # so many examples are looked up in the parts at once
 WANTED = ["key", "sha256", "offset", "size", "crc32c"]  # of an example, from the rows of the parts
 
 NamedTable = tuple[str, pa.Table]  # of a slice, by its name
@@ -51,14 +47,12 @@ def planned_keys(target: Target, names: Sequence[str], staging: Place) -> Iterat
 
     Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
     """
-    plan, assignments = target.plan_again(), staging / ASSIGNMENTS_FILE
-    assignments.delete()
-    if plan.assignment:
-        parquet_tables.write_tables(assignments, staging, schemas.ASSIGNMENTS, plan.assignment.tables())
+    plan = target.plan_again()
+    assignments = plan.write_assignment(staging / ASSIGNMENTS_FILE, staging)
     keys: dict[int, list[str]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
     for task in plan:
         rows = read_rows(target.root / "normalized", task["part"], ["key", "label", "split"])
-        _, slices = assign_rows(plan.slice_plan, rows, task, assignments if plan.assignment else None)
+        _, slices = assign_rows(plan.slice_plan, rows, task, assignments)
         for number, own in keys.items():
             own += rows["key"].filter(pa.array(slices == number)).to_pylist()
     for number, own in keys.items():
@@ -68,26 +62,13 @@ def planned_keys(target: Target, names: Sequence[str], staging: Place) -> Iterat
 
 def locate(target: Target, tables: Iterable[NamedTable]) -> Iterator[tuple[str, pa.Table, pa.Table]]:
     """Named tables (column key), and with each the live rows of its keys, in their order: `WANTED`, and ``source``,
-    their part; null for an unknown key.
+    their part; null for an unknown key. Memory goes with the number of keys.
 
-    Tables of about `BATCH_ROWS` are located together. Raises DataError or FileNotFoundError if the rows of a part
-    cannot be read.
+    Raises DataError or FileNotFoundError if the rows of a part cannot be read.
     """
-    batch, size = list[NamedTable](), 0
-    for each in tables:
-        batch.append(each)
-        size += each[1].num_rows
-        if size >= BATCH_ROWS:
-            yield from _locate_batch(target, batch)
-            batch, size = [], 0
-    yield from _locate_batch(target, batch)
-
-
-def _locate_batch(target: Target, batch: Sequence[NamedTable]) -> Iterator[tuple[str, pa.Table, pa.Table]]:
-    if not batch:
-        return
     assert target.dataset is not None
-    keys = pa.concat_tables([table.select(["key"]) for _, table in batch])["key"].combine_chunks()
+    named = list(tables)
+    keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"].combine_chunks()
     removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
     for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, WANTED)
@@ -95,37 +76,28 @@ def _locate_batch(target: Target, batch: Sequence[NamedTable]) -> Iterator[tuple
         found.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
     rows = pa.concat_tables(found).combine_chunks()
     rows = rows.take(pc.index_in(keys, value_set=rows["key"].combine_chunks()))
-    for name, table in batch:
+    for name, table in named:
         yield name, table, rows.slice(0, table.num_rows)
         rows = rows.slice(table.num_rows)
 
 
 def read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]:
     """The examples of these rows (see `locate`), in order. Raises DamagedPartError if one is not what it should be."""
-    files: dict[str, pa.NativeFile] = {}
-    try:
-        for row in rows.to_pylist():
-            if row["key"] is None:
-                raise DataError("the parts have not all of its examples")
-            part, place = row["source"], records_place(normalized, row["source"])
-            try:
-                if part not in files:
-                    if len(files) == MAX_FILES:
-                        files.pop(next(iter(files))).close()
-                    files[part] = place.open_input()
-                data = files[part].read_at(row["size"], row["offset"])
-                record = next(read_records(io.BytesIO(data), str(place)), None)
-            except FileNotFoundError:
-                raise DamagedPartError(part, f"{place} is missing") from None
-            except DataError as error:
-                raise DamagedPartError(part, str(error)) from None
-            if record is None or record.crc32c != row["crc32c"]:
-                raise DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
-            yield record.data, part, row["sha256"]
-    finally:
-        for file in files.values():
-            with suppress(OSError):
-                file.close()
+    for row in rows.to_pylist():
+        if row["key"] is None:
+            raise DataError("the parts have not all of its examples")
+        part, place = row["source"], records_place(normalized, row["source"])
+        try:
+            with place.open_input() as file:
+                data = file.read_at(row["size"], row["offset"])
+            record = next(read_records(io.BytesIO(data), str(place)), None)
+        except FileNotFoundError:
+            raise DamagedPartError(part, f"{place} is missing") from None
+        except DataError as error:
+            raise DamagedPartError(part, str(error)) from None
+        if record is None or record.crc32c != row["crc32c"]:
+            raise DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
+        yield record.data, part, row["sha256"]
 
 
 def rebuild_table(name: str, target: Target) -> Iterator[pa.Table]:

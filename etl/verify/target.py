@@ -20,9 +20,8 @@ from etl.slices.lineage import ParentSlices, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.manifest_builder import image_of
 from etl.slices.plan import Plan, option_values_of, plan_slices
-from etl.stages.entries import TABLES_FOLDER
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
-from etl.stages.marker import Generation
+from etl.stages.marker import TABLES_FOLDER, Generation
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place
@@ -75,6 +74,7 @@ class Target:
 
     @property
     def slice_names(self) -> list[str]:
+        """The names of all slices, numbered through."""
         return [each["name"] for _, each in slices_of(self.manifest)]
 
     def find_slice(self, name: str) -> tuple[str, dict[str, Any]]:

@@ -13,8 +13,7 @@ from typing import Any
 from etl.errors import DataError, UsageError
 from etl.formats.parquet_tables import read_facts
 from etl.images.config import FLAGS, NormalizeConfig
-from etl.normalized.live_rows import count_live, live_facts
-from etl.normalized.parts import Origin, read_rows, rows_place
+from etl.normalized.parts import Origin, count_live, live_facts, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import PARTS, raw_stage

@@ -14,10 +14,13 @@ In every form, a record's length and CRC32C are checked when it is read from its
 import binascii
 import functools
 import json
+import os
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, ClassVar, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +33,6 @@ from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
 from mapreduce.jobs.task_runner import TaskSize
-from mapreduce.shuffle.range_reads import LocalFiles, read_ahead
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs
@@ -51,7 +53,12 @@ _DIGITS = 8  # of a slice's number in a line, so that lines sort as numbers do
 _INTEGER = struct.Struct(">I")
 _SHA256_BYTES = 32
 
+# From a cold disk, 40 KB at random are read 2.5 times as fast with this; from a warm cache it costs a microsecond each.
+AHEAD = 64
+MAX_OPEN = 256
+
 Pair = tuple[bytes, tuple[bytes, bytes]]  # key of a slice, order and value
+Item = TypeVar("Item")
 
 
 def choose_transport(root: Place, runner: str) -> str:
@@ -68,9 +75,11 @@ class LineProtocol:
     """
 
     def write(self, key: bytes, value: tuple[bytes, bytes]) -> bytes:
+        """One line, without its end."""
         return b"%s\t%s\t%s" % (key, *value)
 
     def read(self, line: bytes) -> Pair:
+        """Inverse of `write`."""
         key, order, value = line.split(b"\t", 2)
         return key, (order, value)
 
@@ -143,6 +152,57 @@ class Transport(ABC):
     def slice_number(self, key: bytes) -> int:
         """Inverse of `key`."""
         return int(key)
+
+
+class LocalFiles:
+    """Local files that are read by ranges; at most `MAX_OPEN` are open at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def __enter__(self) -> "LocalFiles":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def prefetch(self, path: str, offset: int, size: int) -> None:
+        """Have the kernel read this range in the background."""
+        os.posix_fadvise(self._descriptor(path), offset, size, os.POSIX_FADV_WILLNEED)
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset`` on; fewer if the file ends before."""
+        descriptor = self._descriptor(path)
+        try:
+            data = os.pread(descriptor, size, offset)
+            while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+                data += more  # one call reads 2 GiB at most
+        except OSError as error:
+            error.filename = path
+            raise
+        return data
+
+    def _descriptor(self, path: str) -> int:
+        if path not in self._open:
+            if len(self._open) == MAX_OPEN:
+                os.close(self._open.pop(next(iter(self._open))))
+            self._open[path] = os.open(path, os.O_RDONLY)
+        return self._open[path]
+
+
+def read_ahead(items: Iterable[Item], prefetch: Callable[[Item], None], distance: int = AHEAD) -> Iterator[Item]:
+    """The same items in their order; ``prefetch`` is called with each when up to ``distance`` before it are to come."""
+    waiting: deque[Item] = deque()
+    for item in items:
+        prefetch(item)
+        waiting.append(item)
+        if len(waiting) > distance:
+            yield waiting.popleft()
+    yield from waiting
 
 
 class _Reference(NamedTuple):

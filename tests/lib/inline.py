@@ -45,15 +45,14 @@ def shard_here(root: Path | Place, *words: object) -> None:
     run_here(Shard, root, *words)
 
 
-def erase_here(root: Path | Place, listed: Path | Place, *, slices: bool = False, dry_run: bool = False) -> Summary:
+def erase_here(root: Path | Place, listed: Path | Place, *, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are listed in a file; errors come as they are raised."""
-    jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard}
 
     def run_job(stage: str, values: Mapping[str, Any]) -> None:
-        job = jobs[stage].of_words(str(root), "-r", "inline")
+        job = Normalize.of_words(str(root), "-r", "inline")
         job.run_stage(option_values(job.OPTIONS) | dict(values), lambda summary: None)
 
-    return erase(open_place(str(root)), open_place(str(listed)), run_job, slices=slices, dry_run=dry_run)
+    return erase(open_place(str(root)), open_place(str(listed)), run_job, dry_run=dry_run)
 
 
 def refused(

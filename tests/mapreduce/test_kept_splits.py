@@ -17,7 +17,7 @@ from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import contents
 from tests.lib.inline import refused, run_here, shard_here
-from tests.lib.nights import SHARES, Nights, known_counts, nights, patients, some_png, splits_of_patients
+from tests.lib.nights import SHARES, Nights, nights, patients, some_png, splits_of_patients
 
 __all__ = ["nights"]  # a fixture
 
@@ -27,25 +27,6 @@ NEWEST = ("--splits-from", "newest")
 def key_splits(nights: Nights, name: str) -> dict[str, str]:
     rows = pq.read_table(nights.root / "slices" / name / "examples.parquet").to_pylist()
     return {row["key"]: row["split"] for row in rows}
-
-
-def test_an_experiment_is_no_night(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    first = nights.night()
-    assert nights.known() == known_counts(new=40)
-    shard_here(nights.root, *SHARES, "--name", "experiment", "--seed", 7)
-    assert nights.splits("experiment") != first
-    assert nights.night() == first
-    assert nights.known() == known_counts(kept=40)
-    assert "known" in capsys.readouterr().out
-    for name, text in (("night-1", None), ("night-2", "{garbled"), ("experiment", '["no", "object"]')):
-        file = nights.root / "slices" / name / "run.json"
-        file.unlink() if text is None else file.write_text(text)
-    assert nights.night() == first
-    prune(open_place(str(nights.root)), keep=1)
-    shard_here(nights.root, *SHARES, "--name", "experiment-2", "--seed", 8)
-    prune(open_place(str(nights.root)), keep=1)  # the end of the lineage stays too
-    assert {path.name for path in (nights.root / "slices").iterdir()} == {"night-3", "experiment-2"}
-    assert nights.night() == first
 
 
 def by_split_folders(nights: Nights, files: dict[str, int]) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
 from mapreduce.shard import Shard
-from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, run, succeeded
-from tests.lib.inline import ingest_here, normalize_here, refused, run_here, shard_here
+from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 
 SMALL = ("--size", "8", "--format", "png")
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
@@ -85,51 +83,6 @@ def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
     slices = splits["train"]["slices"]
     assert len(slices) == 2 * math.ceil(sum(each["bytes"] for each in slices) / 2000 / 2)
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
-
-
-def test_known_keys_keep_their_split_and_removed_ones_stay_gone(
-    normalized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "gone.txt").write_text("a/003.png\nb/001.png\nc/not-there-yet.png\n")
-    shard_here(normalized, "--workers", 2, "--name", "first")
-    first = splits_of(normalized, "first")
-    removing = ("--splits-from", "first", "--remove", tmp_path / "gone.txt")
-    shard_here(normalized, "--workers", 4, "--seed", 5, "--name", "second", *removing)
-    second = splits_of(normalized, "second")
-    assert second == {key: split for key, split in first.items() if key not in ("a/003.png", "b/001.png")}
-    assert manifest_of(normalized, "second")["left_out"] == {"removed_keys": 2, "duplicates": 0}
-    departed = pq.read_table(normalized / "slices/second/departed.parquet").to_pylist()
-    assert sorted(departed, key=lambda row: row["key"]) == [
-        {"key": "a/003.png", "split": first["a/003.png"], "removed": True},
-        {"key": "b/001.png", "split": first["b/001.png"], "removed": True},
-        {"key": "c/not-there-yet.png", "split": None, "removed": True},
-    ]
-    words = ("--workers", 4, "--name", "third", "--splits-from", normalized / "slices/second/manifest.json")
-    shard_here(normalized, *words)
-    assert splits_of(normalized, "third") == second  # without the list: removed images do not come back
-    capsys.readouterr()
-    shard_here(normalized, *words, "--json")
-    assert json.loads(capsys.readouterr().out)["already_done"]
-
-
-def test_duplicates_are_dealt_once(make_tree: TreeMaker, tmp_path: Path) -> None:
-    source, root = make_tree({"a": 10, "b": 10}), tmp_path / "root"
-    for number in range(3):
-        shutil.copy(source / "a/000.png", source / f"b/copy-{number}.png")
-    ingest_here(source, root)
-    normalize_here(root, *SMALL)
-    halves = ("--workers", 1, "--split", "train=0.5,test=0.5", "--drop-duplicates")
-    shard_here(root, *halves)
-    assert manifest_of(root)["left_out"] == {"removed_keys": 0, "duplicates": 3}
-    splits = splits_of(root)
-    assert splits.keys() == {f"{name}/{number:03d}.png" for name in "ab" for number in range(10)}
-    run_here(Verify, root)
-    shutil.copy(source / "b/000.png", source / "a/000-copy.png")  # comes first, yet the known one is dealt
-    ingest_here(source, root, overwrite=True)
-    normalize_here(root, *SMALL, "--overwrite")
-    shard_here(root, *halves, "--name", "next", "--splits-from", "default")
-    assert splits_of(root, "next") == splits
-    run_here(Verify, root, "--name", "next")
 
 
 def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:

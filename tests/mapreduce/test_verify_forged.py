@@ -15,7 +15,6 @@ from etl.slices.writer import SourcedExample, write_slice
 from etl.storage.place import Place
 from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
-from tests.lib.generations import change_parts
 from tests.lib.inline import normalize_here, shard_here
 from tests.mapreduce.test_verify import FIRST, SECOND, root, source, verify, whole
 
@@ -112,23 +111,3 @@ def test_a_reject_that_normalize_lost_or_changed_is_found(root: Path, monkeypatc
         assert sorted(what for what, _ in found if what != "manifest") == ["input"]
         assert line in error
     assert "run normalize again with --overwrite" in verify(root, "--every-stage", "--repair")[1]
-
-
-@pytest.mark.integration
-def test_parts_that_are_not_those_of_the_packs_are_found(root: Path) -> None:
-    marker = root / "normalized/dataset.json"
-    whole = marker.read_bytes()
-    for change, line in (
-        (lambda parts: parts.pop(), "packs of its parts is"),
-        (
-            lambda parts: parts[0].update(pack="pack-00001"),
-            "packs of its parts.0 is 'pack-00001', not 'pack-00000'",
-        ),
-        (lambda parts: parts[0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
-    ):
-        marker.write_bytes(whole)
-        change_parts(root, change)
-        shard_here(root, "--workers", "2", "--overwrite")
-        found, error = verify(root)
-        assert ("manifest", "dataset.json") in found
-        assert line in error

@@ -58,10 +58,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
+        """The step of the optimizer after which it was written."""
         return int(self.marker["step"])
 
     @property
     def name(self) -> str:
+        """The name of its folder, as `name_of` gives it."""
         return self.folder.name
 
     @property

@@ -23,10 +23,12 @@ class Answers:
 
     @property
     def hits(self) -> npt.NDArray[np.bool_]:
+        """Whether each example is predicted right: bool of shape (examples,)."""
         return self.labels == self.predicted
 
     @property
     def accuracy(self) -> float:
+        """The share of examples that are predicted right, from 0 to 1; 0 without examples."""
         return int(self.hits.sum()) / max(1, len(self.hits))
 
 

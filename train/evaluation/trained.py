@@ -26,6 +26,7 @@ class Trained:
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return open_place(self.folder).name
 
     @property

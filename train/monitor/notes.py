@@ -47,6 +47,7 @@ class Note:
             return None
 
     def as_json(self) -> dict[str, Any]:
+        """The note as JSON has it: the counterpart of `from_json`."""
         exit_notice = None if self.exit_notice is None else asdict(self.exit_notice)
         return {"beat": self.beat.as_json(), "log": self.log, "exit_notice": exit_notice}
 
@@ -69,9 +70,11 @@ class Verdict:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The verdict that `as_json` gave. Raises KeyError or TypeError for another value."""
         return cls(value["judge"], tuple(value["late"]), value["line"], tuple(value["hosts"]))
 
     def as_json(self) -> dict[str, Any]:
+        """The verdict as JSON has it."""
         return asdict(self)
 
 

@@ -122,10 +122,12 @@ class Peers:
 
     @property
     def without_exit_notice(self) -> list[int]:
+        """The others that have not announced their exit, ascending."""
         return [rank for rank in self._others if rank not in self.exit_notices]
 
     @property
     def exit_notices(self) -> dict[int, ExitNotice]:
+        """The exit notices of those that have announced their exit."""
         return {rank: note.exit_notice for rank, note in self.notes.items() if note.exit_notice is not None}
 
     def judge(self, verdict: Verdict) -> None:

@@ -37,6 +37,7 @@ class RunLog:
         self._logger.addHandler(self._handler)
 
     def info(self, line: str) -> None:
+        """Log a line."""
         self._logger.info(line)
 
     def failure(self, line: str, error: BaseException | None = None) -> None:

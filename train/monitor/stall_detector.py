@@ -29,6 +29,7 @@ class Observation:
 
     @property
     def everyone(self) -> dict[int, Beat]:
+        """The last beat of each rank, this one's too."""
         return {**self.beats, self.own.rank: self.own}
 
 

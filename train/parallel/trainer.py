@@ -40,6 +40,7 @@ class StepOfRank:
 
     @property
     def sums(self) -> tuple[float, float, float]:
+        """Over this rank's examples: the losses, the hits, and the number of examples."""
         return self.loss, self.hits, self.examples
 
 

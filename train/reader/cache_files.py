@@ -51,6 +51,7 @@ class CachedPlace(Place):
         return found
 
     def open_input(self) -> pyarrow.NativeFile:
+        """Open the file that has the lock, which lasts as long as what this returns."""
         file = self._arrow.open_input_file(f"/proc/self/fd/{self.descriptor}")
         weakref.finalize(file, os.close, os.dup(self.descriptor))  # a lock lasts until its last descriptor is closed
         return file
@@ -70,8 +71,12 @@ class Part:
         self.path = path
         self.published = False
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        os.truncate(self._descriptor, size_bytes)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            os.truncate(self._descriptor, size_bytes)
+        except OSError:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +89,7 @@ class Part:
         os.close(self._descriptor)
 
     def write(self, data: pyarrow.Buffer) -> None:
+        """Append all of ``data``. Raises OSError."""
         left = memoryview(data).cast("B")
         while left:
             left = left[os.write(self._descriptor, left) :]
@@ -105,6 +111,7 @@ class CacheFolder:
         return CachedPlace.lock(self._file(sha256), size_bytes)
 
     def has(self, sha256: str) -> bool:
+        """True if there is a file of this content. Raises DataError if this is not a SHA-256."""
         return self._file(sha256).exists()
 
     def remove(self, sha256: str) -> None:

@@ -78,6 +78,7 @@ class SliceFile:
         return self.read(offset, room)
 
     def close(self) -> None:
+        """Close what is open; the next read opens it again."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()

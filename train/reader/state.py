@@ -52,6 +52,7 @@ class ReaderState:
 
     @property
     def examples_left(self) -> int:
+        """How many examples of the epoch no rank has taken."""
         return self.steps.left(self.taken)
 
     def shared(self, world_size: int, lanes: int, batch: int, drop_last: bool = False) -> Self:
@@ -78,6 +79,7 @@ class ReaderState:
         return replace(self, left=left, world_size=1, lanes=1, batch=1, taken=0)
 
     def to_json(self) -> dict[str, Any]:
+        """The state as JSON has it: the counterpart of `from_json`."""
         return {"format": FORMAT, **vars(self), "left": [list(each) for each in self.left]}
 
     @classmethod

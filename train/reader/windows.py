@@ -53,6 +53,7 @@ class WindowPlan:
         self.pieces = list(_pieces(np.unique(self.holding), blocks.size))
 
     def bytes_of(self, piece: Piece) -> int:
+        """The size of a piece in its file, in bytes."""
         return int(self.blocks.size[piece.first : piece.stop].sum())
 
     @property

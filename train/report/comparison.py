@@ -28,6 +28,7 @@ class ComparedRun:
 
     @property
     def metrics(self) -> Metrics:
+        """The metrics of the run."""
         return self.files.metrics
 
 

@@ -39,6 +39,7 @@ class Confusion:
             self.counts[start : start + rows] = total(self.counts[start : start + rows])
 
     def to_json(self) -> dict[str, Any]:
+        """The table as JSON has it, each row as an array of its own."""
         return {
             "format": CONFUSION_FORMAT,
             "split": self.split,

@@ -135,6 +135,7 @@ def device_names(devices: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
+    """Give "1 rank", "2 ranks". Pure."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

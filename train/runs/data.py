@@ -34,6 +34,7 @@ class Data:
 
     @property
     def train(self) -> SplitReader:
+        """The reader of the training split."""
         return self.readers["train"]
 
     @property

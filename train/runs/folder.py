@@ -27,10 +27,12 @@ class Dataset:
 
     @property
     def stage(self) -> Stage:
+        """The stage of these slices on their root."""
         return slices_stage(open_place(self.root), self.name)
 
     @property
     def folder(self) -> Place:
+        """``ROOT/slices/NAME``."""
         return self.stage.folder
 
 

@@ -31,6 +31,7 @@ class Position:
 
     @property
     def epoch(self) -> int:
+        """The epoch of the next step; they count from 1."""
         return self.reader.epoch
 
     @property
@@ -74,6 +75,7 @@ class Position:
         return replace(self, reader=reader, totals=(0.0,) * 4, trained={}, history=history)
 
     def to_json(self) -> dict[str, Any]:
+        """The position as JSON has it: the counterpart of `from_json`."""
         return {**vars(self), "reader": self.reader.to_json()}
 
     @classmethod

@@ -40,14 +40,17 @@ class Rate:
 
     @property
     def mb_per_s(self) -> float:
+        """Megabytes (10^6 bytes) of slices per second."""
         return self.size_bytes / self.seconds / 1e6
 
     @property
     def records_per_s(self) -> float | None:
+        """Records per second; None for raw bytes."""
         return self.records / self.seconds if self.records is not None else None
 
     @property
     def cpu_s_per_gb(self) -> float:
+        """Seconds of CPU time for each 10^9 bytes of slices."""
         return self.cpu_s / self.size_bytes * 1e9
 
 

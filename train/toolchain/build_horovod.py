@@ -80,6 +80,7 @@ class BuildError(Exception):
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Build Horovod for this environment's TensorFlow, and install it.",
         epilog="example: python train/toolchain/build_horovod.py --jobs 8",
@@ -93,6 +94,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def add_cache_option(parser: argparse.ArgumentParser, built: str) -> None:
+    """Add --cache, the folder for what is ``built``, by default as `make` has it."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument(
         "--cache", type=Path, default=home / "ringslice", help=f"folder for {built} (default: %(default)s)"
@@ -100,6 +102,7 @@ def add_cache_option(parser: argparse.ArgumentParser, built: str) -> None:
 
 
 def tensorflow_version() -> str:
+    """The version of this environment's TensorFlow. Raises BuildError if it has none."""
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
             return importlib.metadata.version(name)
@@ -144,6 +147,7 @@ def is_installed(wheel: Path) -> bool:
 
 
 def cache_folder(cache: Path, tensorflow: str, gpu: bool) -> Path:
+    """The folder of the wheel for this TensorFlow, Python and machine, by all that decides its bytes."""
     identity: list[object] = [SDIST_SHA256, SOURCE_CHANGES, SETTINGS, sys.version_info[:2], tensorflow]
     identity.append(os.uname().machine)
     homes = [os.environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "HOROVOD_NCCL_HOME", "NCCL_HOME")]
@@ -165,11 +169,13 @@ def publish(built: Path, final: Path) -> None:
 
 
 def cached_wheel(folder: Path) -> Path | None:
+    """The wheel in ``folder``; None if it is not built yet."""
     wheels = sorted(folder.glob("horovod-*.whl"))
     return wheels[0] if wheels else None
 
 
 def require_compiler() -> None:
+    """Raise BuildError if a tool that the build needs is missing."""
     for tool, package in (("g++", "g++"), ("make", "make")):
         if shutil.which(tool) is None:
             raise BuildError(f"{tool} is missing; install it first: apt-get install {package}")
@@ -231,6 +237,7 @@ def download(work: Path) -> Path:
 
 
 def unpack(sdist: Path, work: Path) -> Path:
+    """Unpack the sdist into ``work``; the folder of its source."""
     with tarfile.open(sdist) as archive:
         if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
             archive.extraction_filter = tarfile.data_filter
@@ -239,6 +246,7 @@ def unpack(sdist: Path, work: Path) -> Path:
 
 
 def replace_once(source: Path, name: str, old: str, new: str) -> None:
+    """Replace ``old`` in the source file ``name`` by ``new``, once. Raises BuildError if it is not there."""
     path = source / name
     text = path.read_text()
     if old not in text:
@@ -247,6 +255,7 @@ def replace_once(source: Path, name: str, old: str, new: str) -> None:
 
 
 def run(command: list[str]) -> None:
+    """Run a command. Raises BuildError if it fails."""
     status = subprocess.run(command, check=False).returncode
     if status != 0:
         raise BuildError(f"status {status} from: {' '.join(command)}")

@@ -74,6 +74,7 @@ def build(library: Path) -> None:
 
 
 def output_of(command: list[str]) -> str:
+    """The standard output of a command. Raises BuildError, with its last lines of errors, if it fails."""
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         tail = "\n".join(ended.stderr.splitlines()[-20:])

@@ -1,6 +1,7 @@
 """Images that are erased: no file below a root has their bytes, all others stay as they are, by the real stages."""
 
 import json
+import shlex
 import shutil
 import tarfile
 from pathlib import Path
@@ -9,18 +10,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from etl.erase.rebuild import move_folder
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.lineage import lineage_ends
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
-from etl.storage.atomic import publish_bytes
-from etl.storage.place import Place, open_place
-from mapreduce.shard import Shard
+from etl.storage.place import open_place
 from mapreduce.verify import Verify
-from tests.lib.commands import contents, failed
+from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import erase_here, ingest_here, normalize_here, refused, run_here, shard_here
 from tests.lib.nights import some_png
@@ -109,43 +107,49 @@ def files_with(root: Path, needles: set[bytes]) -> list[str]:
     return [name for name, data in contents(root).items() if any(needle in data for needle in needles)]
 
 
-def test_no_file_has_what_was_erased(data: Dataset) -> None:
+def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Dataset) -> None:
     needles = {*BYTES, *encoded(data.root, GONE)}
     assert len(needles) == len(BYTES) + 4
     assert len(files_with(data.root, needles)) > 8
-    before = {name: data.splits(name) for name in ("night-1", "night-2", "experiment")}
-    ends = data.ends()
-    facts = data.erase(*KEYS, slices=True)
+    before, kept = data.splits("night-2"), contents(data.root / "slices")
+    data.listed.write_text("".join(f"{key}\n" for key in KEYS))
+    words = ("erase", data.root, "--keys", data.listed, "-r", "inline", "--json")
+    finished = ringslice_here(*words)
+    failed(
+        finished, 1, "3 sets of slices still contain these images (experiment, night-1, night-2); raw and normalized"
+    )
+    facts = json.loads(finished.stdout)
     assert (facts["contents"], facts["copies"], facts["copied_keys"]) == (5, 1, ["cat/copy.png"])
     assert (facts["images"], facts["unknown_keys"]) == (4, 0)
-    assert facts["rebuilt_slices"] == ["experiment", "night-1", "night-2"]
+    assert contents(data.root / "slices") == kept
+    assert files_with(data.root / "raw", needles) == files_with(data.root / "normalized", needles) == []
+    refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
+    (command,) = [line for line in finished.stderr.splitlines() if line.startswith("  ringslice shard")]
+    succeeded(ringslice_here(*shlex.split(command)[1:], "-r", "inline"))
+    for name in facts["slices_that_hold_them"]:
+        shutil.rmtree(data.root / "slices" / name)
+    again = json.loads(succeeded(ringslice_here(*words)).stdout)
+    assert (again["images"], again["unknown_keys"], again["slices_that_hold_them"]) == (0, 0, {})
     assert files_with(data.root, needles) == []
-    assert not (data.root / "verified/night-2").exists()
-    assert data.ends() == ends == ["night-2"]
-    for name, splits in before.items():
-        assert {key: split for key, split in splits.items() if key not in GONE}.items() <= data.splits(name).items()
-        assert not data.splits(name).keys() & GONE
-        run_here(Verify, data.root, "--name", name, "--every-stage")
+    assert data.ends() == ["night-2-erased"]
+    assert data.splits("night-2-erased") == {key: split for key, split in before.items() if key not in GONE}
+    run_here(Verify, data.root, "--name", "night-2-erased", "--every-stage")
     assert not list(data.root.rglob("_work"))
     assert {path.name for path in (data.root / "erased").iterdir()} == {"images.parquet", "generations.json"}
-    kept = contents(data.root)
-    again = data.erase(*KEYS, slices=True)
-    assert (again["images"], again["unknown_keys"], again["slices_that_hold_them"]) == (0, 0, {})
-    assert contents(data.root) == kept, "nothing is left to do the second time"
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_the_next_night_keeps_the_splits(is_gone: bool, data: Dataset) -> None:
-    """An image that the source still has comes back, to its split, under the key of its copy only."""
-    before, erased = data.splits("night-2"), GONE if is_gone else KEYS
-    data.erase(*KEYS, slices=True)
+    """An image that the source still has comes back, to its split."""
+    before = data.splits("night-2")
+    data.erase(*KEYS)
     for key in GONE - {"ant/05.png"} if is_gone else ():
         (data.source / key).unlink()
     kept = contents(data.root, "versions.parquet")
     data.run_stages()
     assert (contents(data.root, "versions.parquet") == kept) is is_gone
     data.night("night-3")
-    assert data.splits("night-3") == {key: split for key, split in before.items() if key not in erased}
+    assert data.splits("night-3") == {key: split for key, split in before.items() if not (is_gone and key in GONE)}
     assert data.ends() == ["night-3"]
     run_here(Verify, data.root, "--name", "night-3", "--every-stage")
 
@@ -161,33 +165,9 @@ def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> 
     assert theirs | {"parent": ours["parent"]} == ours
 
 
-def test_slices_that_hold_images_are_listed_and_do_not_pass_verify(data: Dataset) -> None:
-    kept = contents(data.root / "slices")
-    with_them = encoded(data.root, {"ant/03.png"})
-    facts = data.erase("ant/03.png")
-    assert facts["slices_that_hold_them"] == {"experiment": 2, "night-1": 2, "night-2": 2}
-    assert contents(data.root / "slices") == kept
-    assert files_with(data.root / "raw", {some_png(3)}) == files_with(data.root / "normalized", with_them) == []
-    refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
-    again = data.erase("ant/03.png", slices=True)
-    assert (again["copies"], again["rebuilt_slices"]) == (1, ["experiment", "night-1", "night-2"])
-    assert files_with(data.root, {some_png(3), *with_them}) == []
-    run_here(Verify, data.root, "--name", "night-2")
-
-
-def test_no_night_goes_on_while_an_erasure_is_half_done(data: Dataset) -> None:
-    moved = data.root / "erased/_work/old"
-    moved.mkdir(parents=True)
-    (data.root / "slices/night-2").rename(moved / "night-2")
-    words = (*SHARES, "--splits-from", "newest", "--name", "night-3")
-    refused(Shard, 2, "an erasure was stopped while slices were in", data.root, *words)
-    data.erase("ant/03.png", slices=True)
-    shard_here(data.root, *words)
-
-
 def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     kept = contents(data.root)
-    facts = data.erase("ant/03.png", "nobody", slices=True, dry_run=True)
+    facts = data.erase("ant/03.png", "nobody", dry_run=True)
     assert (facts["images"], facts["unknown"], len(facts["slices_that_hold_them"])) == (2, ["nobody"], 3)
     with pytest.raises(UsageError, match=r"none of its 2 keys is known in .*: 'nobody', 'nothing'; give keys as"):
         data.erase("nobody", "nothing")
@@ -199,8 +179,7 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
 @pytest.mark.integration
 def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
     kept = contents(data.root / "slices")
-    facts = data.erase("bee/wrong.png", slices=True)
-    assert (facts["slices_that_hold_them"], facts["rebuilt_slices"]) == ({}, [])
+    assert data.erase("bee/wrong.png")["slices_that_hold_them"] == {}
     assert contents(data.root / "slices") == kept
     assert files_with(data.root, {NO_IMAGE}) == []
 
@@ -212,7 +191,7 @@ def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
     with stages[which](place).lease():
         kept = contents(data.root)
         with pytest.raises(BusyError):
-            data.erase(*KEYS, slices=True)
+            data.erase(*KEYS)
         assert {name: data for name, data in contents(data.root).items() if not name.startswith("erased/")} == kept
 
 
@@ -230,50 +209,9 @@ def test_files_of_unfinished_runs_are_removed(data: Dataset) -> None:
     (begun / "part").write_bytes(some_png(3))
     fingerprint = normalized_stage(open_place(str(data.root))).fingerprint()
     (begun / "_work/plan.json").write_text(json.dumps({"identity": {"config": {}, "input": fingerprint}}))
-    assert data.erase("ant/03.png", slices=True)["removed_unfinished_slices"] == 1
+    assert data.erase("ant/03.png")["removed_unfinished_slices"] == 1
     assert files_with(data.root, {some_png(3)}) == []
     assert not begun.exists()
-
-
-@pytest.mark.integration
-def test_slices_that_cannot_be_rebuilt_stay_and_end_with_one_line(data: Dataset) -> None:
-    shard_here(data.root, "--workers", 24, "--slices", 24, "--split", "train=0.95,test=0.05", "--name", "many")
-    kept = contents(data.root / "slices/many")
-    key = next(key for key, split in data.splits("many").items() if split == "train")
-    data.listed.write_text(f"{key}\n")
-    words = ("erase", data.root, "--keys", data.listed, "-r", "inline")
-    line = "error: 4 sets of slices still contain these images (experiment, many, night-1, night-2)"
-    failed(ringslice_here(*words), 1, line)
-    facts = data.erase(key, slices=True)
-    assert facts["rebuilt_slices"] == ["experiment", "night-1", "night-2"]
-    assert facts["slices_that_hold_them"] == {"many": 1}
-    assert contents(data.root / "slices/many") == kept
-    shutil.rmtree(data.root / "slices/many")
-    assert data.erase(key)["slices_that_hold_them"] == {}
-
-
-@pytest.mark.integration
-def test_the_lineage_ends_where_it_ended_if_its_end_stays(tmp_path: Path) -> None:
-    data = Dataset(tmp_path)
-    data.night("night-1")
-    (data.source / "ant/05.png").unlink()
-    data.night("night-2")
-    kept = contents(data.root / "slices/night-2")
-    assert data.erase("ant/05.png", slices=True)["rebuilt_slices"] == ["night-1"]
-    assert contents(data.root / "slices/night-2") == kept
-    assert data.ends() == ["night-2"]
-    run_here(Verify, data.root, "--name", "night-2")
-    assert json.loads((data.root / "slices/night-1/manifest.json").read_text())["lineage"] is None
-    data.night("night-3")
-    assert data.ends() == ["night-3"]
-
-
-def test_slices_on_no_lineage_stay_on_none(tmp_path: Path) -> None:
-    data = Dataset(tmp_path)
-    data.run_stages()
-    shard_here(data.root, *SHARES)
-    data.erase("ant/05.png", slices=True)
-    assert data.ends() == []
 
 
 def test_a_file_that_lies_in_place_is_named_and_stays(data: Dataset, tmp_path: Path) -> None:
@@ -303,27 +241,3 @@ def write_tar(source: Path, tar: Path) -> None:
     with tarfile.open(tar, "w") as archive:
         for path in sorted(source.rglob("*.png")):
             archive.add(path, str(path.relative_to(source)))
-
-
-def test_a_folder_moves_in_one_step_to_a_free_name(root: Place) -> None:
-    (root / "a" / "b").make_folder()
-    (root / "c").make_folder()
-    publish_bytes(root / "a" / "b" / "file", root / "c", b"1")
-    move_folder(root / "a", root / "c" / "d")
-    assert (root / "c" / "d" / "b" / "file").read_bytes() == b"1"
-    assert not (root / "a").exists()
-    with pytest.raises(EnvironmentFailure, match="already exists"):
-        move_folder(root / "c" / "d" / "b", root / "c")
-
-
-def test_on_hdfs(hdfs_root: Place, nights: Dataset, tmp_path: Path) -> None:
-    listed, root = tmp_path / "keys.txt", hdfs_root / "root"
-    listed.write_text("ant/03.png\n")
-    ingest_here(nights.source, root, pack_size="4KB")
-    normalize_here(root, *NORMALIZED)
-    shard_here(root, *SHARES)
-    assert erase_here(root, listed, slices=True).facts["rebuilt_slices"] == ["default"]
-    files = [info for info in root.children(recursive=True) if info.is_file]
-    assert len(files) > 20
-    assert not any(some_png(3) in Place(root.filesystem, info.path).read_bytes() for info in files)
-    run_here(Verify, root, "--every-stage")

@@ -9,8 +9,7 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.inspection.command import trace
-from etl.normalized.live_rows import live_rows
-from etl.normalized.parts import read_rows
+from etl.normalized.parts import live_rows, read_rows
 from etl.raw.removed import Removed
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place

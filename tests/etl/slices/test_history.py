@@ -64,28 +64,6 @@ def keys_of(names: Iterable[str]) -> pa.ChunkedArray:
     return pa.chunked_array([list(names)], pa.string())
 
 
-def test_every_key_that_was_ever_an_example_keeps_its_split(folder: Place) -> None:
-    known = read(folder)
-    assert len(known.keys) == len(EXAMPLES) + len(GONE)
-    expected: dict[str, str | None] = {**EXAMPLES, **{key: split for key, (split, _) in GONE.items()}}
-    places = find(keys_of([*expected, "new"]), known.keys)
-    assert places[-1] == -1
-    splits = [None if split < 0 else SPLIT_NAMES[split] for split in known.key_splits[places[:-1]].tolist()]
-    assert dict(zip(expected, splits, strict=True)) == expected
-
-
-def test_every_content_has_the_splits_that_it_was_ever_in(folder: Place) -> None:
-    known = read(folder)
-    assert len(known.contents) == len(EXAMPLES) + 1
-    names = [*EXAMPLES, "before-it-changed", "new"]
-    places = find(pa.chunked_array([[sha256(name) for name in names]], pa.binary(32)), known.contents)
-    assert places[-1] == -1
-    expected = [1 << SPLIT_NAMES.index(split) for split in EXAMPLES.values()]
-    expected[1] |= 1  # validation, and train
-    assert known.content_splits[places[:-1]].tolist() == [*expected, 4]
-    assert known.groups == {"x": 0, "y": 2}
-
-
 @pytest.mark.parametrize("name", TABLES_OF_HISTORY)
 def test_a_table_that_is_not_as_it_was_written_is_refused(name: str, folder: Place) -> None:
     """Rewritten without its first row, as Parquet that reads well."""

@@ -160,7 +160,7 @@ START = b'{"path": "i/0.jpg", "label": "x"}\n\n{"path": "i/1.jpg", "label": "x"'
         ("list.csv", b"path,label\ni/1.jpg\n", 2, "cannot be read: it has 1 cells, the header 2"),
         ("list.csv", b'path,label,z\ni/1.jpg,x,"two\nlines"\ni/2.jpg,"x\ni/3.jpg,y\n', 4, "is a quote missing"),
         ("list.csv", b'path,label\n"' + b"x\n" * 200_000, 2, "field larger than field limit"),
-        ("list.csv", b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte at byte 8)"),
+        ("list.csv", b"path,label\ni/1.jpg,\xff\n", 2, "not UTF-8 (invalid start byte)"),
         ("list.csv", b"path,label,label\n", 1, "a name of its own for each column, not path, label, label"),
     ],
 )

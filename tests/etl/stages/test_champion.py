@@ -1,15 +1,13 @@
-"""The record of the champion is readable at every moment, whatever call of storage fails while it is replaced."""
+"""The record of the champion; tests/test_faults.py has any call of storage fail while it is replaced."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
 from etl.storage.place import Place, open_place
-from tests.etl.stages.test_stage import as_a_process_that_is_gone
-from tests.lib.faults import Fault, FaultError, faults, faulty, some_and_every_call
 
 FIRST, SECOND, THIRD = [Promoted(run=name, accuracy=0.9) for name in ("first", "second", "third")]
 
@@ -36,23 +34,3 @@ def test_an_edited_record_is_refused(damage: Callable[[str], str], tmp_path: Pat
     file.write_text(damage(file.read_text()))
     with pytest.raises(DataError, match=r"is damaged, or of another version|is not JSON"):
         read_champions(root)
-
-
-@some_and_every_call
-def test_calls_of_storage_may_fail(sample: int | None, tmp_path: Path) -> None:
-    counted = Fault()
-    publish_champions(faulty(open_place(str(tmp_path / "counted")), counted), [], [FIRST])
-    for number, fault in enumerate(faults(len(counted.calls), sample)):
-        root = open_place(str(tmp_path / str(number)))
-        for before, after in (([], [FIRST]), ([FIRST], [SECOND, FIRST])):
-            with as_a_process_that_is_gone():
-                try:
-                    publish_champions(faulty(root, fault), before, after)
-                except (FaultError, RingsliceError):
-                    assert fault.hit
-            found = read_champions(root)
-            assert found in (before, after), fault
-            if found == before:
-                publish_champions(root, before, after)
-            assert read_champions(root) == after
-        assert [info.base_name for info in (root / "models").children()] == ["champion.json"], fault

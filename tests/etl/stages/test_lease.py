@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Lease
 from etl.storage.place import Place
-from tests.lib.commands import REPOSITORY, contents, environment, failed, run, succeeded, wait_until
+from tests.lib.commands import REPOSITORY
 
 pytestmark = pytest.mark.integration
 
@@ -186,21 +185,3 @@ def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
         held.check()
         assert names(work) == ["claims", f"claims/{held.number:06d}.json", held.staging.name]
         held.release()
-
-
-@pytest.mark.parametrize("ends", ["goes on", "is killed"])
-def test_ingest_twice_at_once(ends: str, digits: Path, tmp_path: Path) -> None:
-    """The first is stopped by a signal once it has the lease."""
-    root, words = tmp_path / "root", ("ringslice", "ingest", str(digits))
-    size = ("--pack-size", "4KB")
-    first = subprocess.Popen([*words, str(root), *size], env=environment(), stderr=subprocess.DEVNULL)
-    with first:
-        wait_until(lambda: list(root.glob("raw/_work/claims/*.json")))
-        first.send_signal(signal.SIGSTOP)
-        who = f"process {first.pid} on {socket.gethostname()}"
-        failed(run(*words, root, *size), 3, f"{root}/raw is locked by {who}; wait for it, or stop it")
-        first.send_signal(signal.SIGKILL if ends == "is killed" else signal.SIGCONT)
-    assert first.returncode == (-signal.SIGKILL if ends == "is killed" else 0)
-    for each in (root, tmp_path / "alone"):
-        succeeded(run(*words, each, *size))
-    assert contents(root / "raw", "run.json") == contents(tmp_path / "alone" / "raw", "run.json")

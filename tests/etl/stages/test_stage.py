@@ -15,9 +15,8 @@ import pytest
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.stages import lease
-from etl.stages.entries import EntryTable
 from etl.stages.lease import Owner
-from etl.stages.marker import difference
+from etl.stages.marker import EntryTable, difference
 from etl.stages.run import Mode, Run
 from etl.stages.run_record import RunRecord
 from etl.stages.stage import Stage

@@ -68,16 +68,16 @@ def sleep_while_another_finishes(place: Place, numbers: Iterable[int]) -> None:
         assert marker["config"] in (NEW["config"], OTHER["config"])
 
 
-def begin(stage: Stage, runs: list[Run]) -> None:
-    runs.append(run := begun(stage.begin(OTHER, overwrite=True)))
-    publish_bytes(stage.folder / "part", run.open_tasks(), repr(OTHER).encode())
-
-
 def sleep_while_another_works(place: Place, numbers: Iterable[int]) -> None:
+    def begin(stage: Stage) -> None:
+        run = begun(stage.begin(OTHER, overwrite=True))
+        runs.append(run)
+        publish_bytes(stage.folder / "part", run.open_tasks(), repr(OTHER).encode())
+
     for number in numbers:
-        own = place / f"works-{number}"
-        stage, runs = stage_in(own), list[Run]()
-        replace_sleeping(own, number, partial(begin, stage, runs))
+        own, runs = place / f"works-{number}", list[Run]()
+        stage = stage_in(own)
+        replace_sleeping(own, number, partial(begin, stage))
         runs[0].commit({"format": stage.format, **OTHER}, RunRecord())
         require_finished(stage, OTHER)
 

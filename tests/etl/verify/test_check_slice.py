@@ -15,9 +15,9 @@ from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
-from etl.verify.check_slice import check_slice
 from etl.verify.findings import What
 from etl.verify.result import LineResult
+from etl.verify.task import check_slice
 
 KEYS = {"a": ("a/0", "b/1", "a/2"), "b": ("b/3", "b/4", "a/5")}
 SIZE = {"height": 2, "width": None, "channels": 1, "format": "RAW"}

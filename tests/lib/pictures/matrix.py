@@ -22,10 +22,10 @@ from tests.lib.pictures.rasters import BITFIELDS, DEFLATE, bmp, tiff, with_jp2_p
 
 TABLE = """
 format | colours                   | bits            | layouts                     | profiles             | orientations         | outcome
-png    | gray gray-alpha rgb       | 16              | plain interlaced            | none icc gamma codes | none exif text xmp   | good
-png    | rgb-alpha                 | 8 16            | plain interlaced            | none icc gamma codes | none exif text xmp   | good
-png    | gray-alpha rgb            | 8               | plain interlaced            | none icc gamma codes | none exif text xmp   | good
-png    | gray palette              | 1 2 4 8         | plain interlaced            | none icc gamma codes | none exif text xmp   | good
+png    | gray gray-alpha rgb       | 16              | plain                       | none icc gamma codes | none exif text xmp   | good
+png    | rgb-alpha                 | 8 16            | plain                       | none icc gamma codes | none exif text xmp   | good
+png    | gray-alpha rgb            | 8               | plain                       | none icc gamma codes | none exif text xmp   | good
+png    | gray palette              | 1 2 4 8         | plain                       | none icc gamma codes | none exif text xmp   | good
 tiff   | gray white-is-zero        | 1 2 4 8         | little big planes           | none icc             | none tag xmp         | good
 tiff   | gray                      | 16              | little big planes           | none icc             | none tag xmp         | good
 tiff   | white-is-zero             | 16              | little planes               | none icc             | none tag xmp         | good
@@ -156,7 +156,7 @@ def _write_png(cell: Cell, samples: npt.NDArray[Any]) -> bytes:
         "xmp": chunk(b"iTXt", b"XML:com.adobe.xmp" + bytes(5) + xmp_packet(TURN)),
     }[cell.orientation]
     colors = chunk(b"PLTE", palette(1 << cell.bits).tobytes()) if kind == 3 else b""
-    return png(samples, cell.bits, kind, extra + colors, interlaced=cell.layout == "interlaced")
+    return png(samples, cell.bits, kind, extra + colors)
 
 
 def _write_tiff(cell: Cell, samples: npt.NDArray[Any]) -> bytes:

@@ -1,6 +1,6 @@
 """PNG files of every kind, by hand where Pillow cannot write them.
 
-Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, Adam7 in 2.6, one clear
+Format: RFC 2083 (PNG 1.0): chunks in section 3.2, colour types in 4.1.1, bit packing in 2.3, one clear
 colour in 4.2.9; eXIf: PNG 1.5 extensions; gAMA, cHRM and cICP: W3C, PNG specification, third edition, 11.3.2.
 """
 
@@ -33,7 +33,6 @@ from tests.lib.pictures.base import (
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB, PALETTE = 0, 2, 3
 DISPLAY_P3 = (31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)  # 100,000ths, as in cHRM
-_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 Samples = npt.NDArray[Any]
 
@@ -52,18 +51,16 @@ def chunks(data: bytes) -> list[bytes]:
     return found
 
 
-def header(width: int, height: int, depth: int, color_type: int, interlace: int = 0) -> bytes:
+def header(width: int, height: int, depth: int, color_type: int) -> bytes:
     """An IHDR chunk."""
-    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, interlace))
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, 0))
 
 
-def png(samples: Samples, depth: int, color_type: int, extra: bytes = b"", *, interlaced: bool = False) -> bytes:
+def png(samples: Samples, depth: int, color_type: int, extra: bytes = b"") -> bytes:
     """A PNG file of integer samples (height, width) or (height, width, channels); ``extra`` chunks precede its IDAT."""
     height, width = samples.shape[:2]
-    passes = [samples[y::down, x::across] for x, y, across, down in _ADAM7] if interlaced else [samples]
-    rows = b"".join(b"\0" + packed(row, depth) for each in passes if each.size for row in each)
-    start = SIGNATURE + header(width, height, depth, color_type, int(interlaced)) + extra
-    return start + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    rows = zlib.compress(b"".join(b"\0" + packed(row, depth) for row in samples))
+    return SIGNATURE + header(width, height, depth, color_type) + extra + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def packed(row: Samples, depth: int) -> bytes:
@@ -111,10 +108,10 @@ def png_pictures() -> Iterator[Picture]:
 
 def _plain() -> Iterator[Picture]:
     table = chunk(b"PLTE", palette(5).tobytes())
-    yield good("png-palette-5-interlaced", png(bands(5), 8, PALETTE, table, interlaced=True), palette(5)[bands(5)])
+    yield good("png-palette-5", png(bands(5), 8, PALETTE, table), palette(5)[bands(5)])
     for height, width in ((1, 1), (1000, 7), (1, 5)):
         small = content(height, width)
-        yield good(f"png-{width}x{height}", png(small, 8, RGB, interlaced=width == 5), small)
+        yield good(f"png-{width}x{height}", png(small, 8, RGB), small)
 
 
 def _transparent() -> Iterator[Picture]:

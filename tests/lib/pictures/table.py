@@ -60,7 +60,7 @@ def pictures() -> dict[str, Picture]:
 HUGE = 30_000
 END = b"\xff\xd9"
 CUT = """
-jpeg-420 jpeg-progressive jpeg-cmyk-adobe jpeg-exif-8-thumbnail png-rgb png-palette-5-interlaced gif-87a-interlaced
+jpeg-420 jpeg-progressive jpeg-cmyk-adobe jpeg-exif-8-thumbnail png-rgb png-palette-5 gif-87a-interlaced
 webp-lossy webp-animated bmp-24 bmp-rle8 tiff-big ppm
 """
 CUT_WITHOUT_WORD = "jpeg2000 avif-4:2:0 tiff-lzw tiff-jpeg tiff-1-group4"  # of that, in what their decoders say

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 
-from etl.errors import DataError
 from etl.storage.place import open_place
 from train.monitor.heartbeat import READING
 from train.monitor.monitor import Monitor
@@ -32,7 +31,7 @@ def fail(kind: str) -> None:
     elif kind == "sleeps":
         time.sleep(3600)
     elif kind == "raises":
-        raise DataError(f"{SLICE} is damaged at offset 1,234")
+        raise RuntimeError("no such thing")
 
 
 @click.command()

@@ -18,7 +18,7 @@ from train.runs.metrics import ranks_line, step_lines, to_maximise, to_sum
 
 RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nseed = 7\n'
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
-WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.1, 0.15, 0.004, 0.001
+INPUT_S, WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.002, 0.1, 0.15, 0.004, 0.001
 Line = dict[str, Any]
 
 
@@ -46,8 +46,7 @@ class RunFolder:
     """Makes a run in ``folder``: an epoch of ``steps`` steps for each number of ranks in ``ranks``.
 
     Evaluation is of the split ``evaluated``. ``late`` is a rank that takes longer, in each tenth step the one before
-    it does; -1 is each of them in turn. ``input_s`` is the wait for input.
-    ``lost`` are steps without a line; ``recorded_twice`` of them at the end of an epoch have two.
+    it does. ``lost`` are steps without a line; ``recorded_twice`` of them at the end of an epoch have two.
     """
 
     folder: Path
@@ -57,8 +56,6 @@ class RunFolder:
     late: int | None = None
     lost: range = range(0)
     recorded_twice: int = 0
-    input_s: float = 0.002
-    strategy: str = "horovod"
 
     def __post_init__(self) -> None:
         (self.folder / "metrics").mkdir(parents=True)
@@ -94,7 +91,7 @@ class RunFolder:
             "command": ["train/main.py", "--run", "best"],
             "versions": {"numpy": "2.4.6"},
             "runner": None,
-            "strategy": self.strategy,
+            "strategy": "horovod",
             "ranks": [{"rank": rank, "host": f"worker{rank // 2}", "pid": 40 + rank} for rank in range(self.ranks[-1])],
         }
         (self.folder / "run.json").write_text(json.dumps(record))
@@ -124,12 +121,10 @@ class RunFolder:
         place.write_text("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
     def _step(self, step: int, rank: int, ranks: int) -> StepOfRank:
-        late = self.late
-        if late is not None:
-            late = step % ranks if late == -1 else late - (step % 10 == 0)
+        late = None if self.late is None else self.late - (step % 10 == 0)
         works = [LATE_WORK_S if each == late else WORK_S for each in range(ranks)]
-        whole_s = self.input_s + max(works) + REDUCE_S + OTHER_S
-        seconds = self.input_s, works[rank], max(works) - works[rank] + REDUCE_S, whole_s
+        whole_s = INPUT_S + max(works) + REDUCE_S + OTHER_S
+        seconds = INPUT_S, works[rank], max(works) - works[rank] + REDUCE_S, whole_s
         return StepOfRank.of(step, rate_of(step), (64 * loss_of(step), 32, 64), seconds, self._stamp(step))
 
     def _stamp(self, step: int) -> str:

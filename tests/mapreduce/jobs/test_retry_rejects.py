@@ -24,7 +24,6 @@ from tests.lib import generations
 from tests.lib.commands import contents, flip_bit
 from tests.lib.inline import ingest_here, normalize_here, refused, shard_here
 from tests.lib.nights import some_png
-from tests.lib.sources.archives import Entry, tar_of
 from tests.mapreduce.test_verify import verify
 
 WORDS = ("--size", "8", "--format", "png", "--max-rejects", "1", "--max-aspect", "100")
@@ -210,18 +209,6 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     assert verify(root, "--every-stage") == (set(), "")
 
 
-def test_retry_before_and_after_the_next_ingest_give_the_same(root: Path, source: Path, tmp_path: Path) -> None:
-    night, other = write_source(shutil.copytree(source, tmp_path / "source"), 1), shutil.copytree(root, tmp_path / "2")
-    normalize_here(root, *WORDS, *LOOSE, RETRY)
-    ingest_here(night, root, pack_size="5.5KB")
-    ingest_here(night, other, pack_size="5.5KB")
-    normalize_here(other, *WORDS, *LOOSE, RETRY)
-    for each in (root, other):
-        normalize_here(each, *WORDS, *LOOSE)
-        require_nothing_is_lost(each)
-    assert contents(root / "normalized", "run.json") == contents(other / "normalized", "run.json")
-
-
 @pytest.mark.integration
 def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -> None:
     halves = ("--workers", "1", "--split", "train=0.5,test=0.5")
@@ -250,16 +237,6 @@ def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -
     assert verify(root, "--name", "new", "--every-stage") == (set(), "")
 
 
-def test_damage_of_a_pack_is_reported_and_changes_nothing(root: Path) -> None:
-    flip_bit(root / "raw/packs/pack-00000.tar", 700)
-    before = {file for file in contents(root) if "_work" not in file}
-    refused(Normalize, 1, "pack-00000.tar is damaged", root, *WORDS, *LOOSEST, RETRY)
-    assert {file for file in contents(root) if "_work" not in file} == before
-    flip_bit(root / "raw/packs/pack-00000.tar", 700)
-    normalize_here(root, *WORDS, *LOOSEST, RETRY)
-    require_nothing_is_lost(root)
-
-
 def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,19 +249,3 @@ def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
         name: data for name, data in before.items() if "pack-00000" in name
     }
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
-
-
-def test_a_file_in_place_that_is_gone_is_named(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    entries = [Entry(f"a/{number}.png", some_png(number, side, side)) for number, side in enumerate((9, 20))]
-    (tmp_path / "source" / "some.tar").write_bytes(tar_of(entries))
-    ingest_here(tmp_path / "source", tmp_path / "root", in_place=True)
-    normalize_here(tmp_path / "root", *WORDS, *STRICT)
-    before = contents(tmp_path / "root", "run.json")
-    (tmp_path / "source" / "some.tar").rename(tmp_path / "gone.tar")
-    line = "some.tar is missing; put the original back, or ingest again"
-    refused(Normalize, 1, line, tmp_path / "root", *WORDS, *LOOSE, RETRY)
-    assert {n: d for n, d in contents(tmp_path / "root", "run.json").items() if "_work" not in n} == before
-    (tmp_path / "gone.tar").rename(tmp_path / "source" / "some.tar")
-    normalize_here(tmp_path / "root", *WORDS, *LOOSE, RETRY)
-    assert marker_of(tmp_path / "root")["counts"]["rejects"] == 0

@@ -15,8 +15,7 @@ from etl.formats.records import read_records
 from etl.normalized.parts import read_rows, records_place
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place, open_place
-from mapreduce.shuffle import range_reads
-from mapreduce.shuffle.range_reads import LocalFiles, read_ahead
+from mapreduce.shuffle import transport as module
 from mapreduce.shuffle.transport import (
     COLUMNS,
     LINES,
@@ -26,9 +25,11 @@ from mapreduce.shuffle.transport import (
     REFERENCES,
     TRANSPORTS,
     LineProtocol,
+    LocalFiles,
     Transport,
     choose_transport,
     partition_prefix,
+    read_ahead,
     read_pairs,
     reducer_of,
     write_pair,
@@ -136,7 +137,7 @@ def open_below(folder: Path) -> set[str]:
 
 
 def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reads, "MAX_OPEN", 3)
+    monkeypatch.setattr(module, "MAX_OPEN", 3)
     paths = [tmp_path / f"{number}" for number in range(10)]
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)

@@ -6,10 +6,11 @@ import queue
 import re
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from etl.storage.place import Place, open_place
 from tests.lib.commands import PATIENCE_S, run
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
+from train.monitor import exit_reporter
 from train.monitor.heartbeat import Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
@@ -29,25 +31,6 @@ from train.monitor.watchdog_process import Guard
 
 SIZE = 4
 FAILED = ExitNotice(1, "ringslice: error: it failed")
-
-
-@contextmanager
-def beating(letterbox: Letterbox, *ranks: int) -> Iterator[None]:
-    """Within this context these ranks send beats."""
-    ended = threading.Event()
-
-    def send() -> None:
-        number = 0
-        while not ended.wait(0.1):
-            number += 1
-            for rank in ranks:
-                put_note(letterbox, rank, number=number)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    yield
-    ended.set()
-    thread.join()
 
 
 def put_note(letterbox: Letterbox, rank: int, exit_notice: ExitNotice | None = None, **fields: object) -> None:
@@ -73,15 +56,21 @@ def test_a_rank_that_failed_has_reported_it(letterbox: Letterbox, watch_of: Call
     assert (lost.rank, lost.host, lost.status, lost.line) == (3, "host3", 1, FAILED.line)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("left", [[], [2]])
 def test_an_elastic_ring_sees_who_has_left_and_goes_on(
-    left: list[int], letterbox: Letterbox, watch_of: Callable[..., Watch]
+    left: list[int], letterbox: Letterbox, watch_of: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """While it waits, the others send beats."""
+    numbers = count()
+
+    def send_beats(_: float) -> None:
+        for rank in {1, 2, 3} - {*left}:
+            put_note(letterbox, rank, number=next(numbers))
+
+    monkeypatch.setattr(exit_reporter, "time", SimpleNamespace(monotonic=time.monotonic, sleep=send_beats))
     for rank in left:
         put_note(letterbox, rank, ExitNotice(130))
-    with beating(letterbox, *{1, 2, 3} - {*left}):
-        found = watch_of(0, elastic=True).lost()
+    found = watch_of(0, elastic=True).lost()
     assert [(each.rank, each.status) for each in found] == [(rank, 130) for rank in left]
     assert letterbox.get("ringslice-0", "beat-0") is None
 

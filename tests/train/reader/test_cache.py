@@ -232,12 +232,13 @@ def test_a_failing_folder_is_reported_once(
     assert line.startswith(f"ringslice cache: nothing more is kept in {tmp_path}/file/cache: Not a directory")
 
 
+@pytest.mark.parametrize("call", ["os.truncate", "os.write"])
 def test_a_full_disk_is_reported_once(
-    originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
+    call: str, originals: Place, make_cache: CacheMaker, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache = make_cache(10)
     cache.fetch(originals, SLICES[0])
-    with mock.patch("os.write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
+    with mock.patch(call, side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         cache.fetch_ahead(originals, SLICES)
         assert cache._thread is not None
         cache._thread.join()
@@ -263,6 +264,8 @@ def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: C
         first._files.publish(part, SLICES[0].sha256)
     assert read(second.place_of(SLICES[0])) == content(0)
     assert not parts(folder)
+    second.fetch(originals, SLICES[2])  # it has not given up
+    assert held(second) == [0, 2]
 
 
 def start(function: Callable[..., None], *arguments: object) -> "subprocess.Popen[bytes]":

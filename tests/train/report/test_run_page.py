@@ -38,7 +38,7 @@ def unfinished(folder: Path) -> None:
 
 
 def many(folder: Path) -> None:
-    made = RunFolder(folder, (40,), 20, late=-1, input_s=0.05).write_metrics().write_recipe().write_result("time")
+    made = RunFolder(folder, (40,)).write_metrics().write_recipe().write_result("time")
     made.write_confusion([f"species {label}" for label in range(120)])
 
 
