@@ -150,8 +150,8 @@ def erase(root: str, keys: str | None, *, dry_run: bool, json: bool, **cluster: 
     """Delete images by key, with all of the same content, from raw and normalized; list the slices that contain them.
 
     Packs and parts with these images are rebuilt, and no earlier generation keeps them. While there are slices with
-    these images, the exit status is 1: make others by the commands that are printed, delete the old ones, and run this
-    again. Delete the images in their source as well.
+    these images, the exit status is 1: make new ones by the command that is printed, delete the old ones, and run
+    this again. Delete the images in their source as well.
     """
     if keys is None:
         raise UsageError("give --keys FILE: a text file of the keys of the images to erase, one on each line")
@@ -253,7 +253,7 @@ def convert_weights(root: str, run: str | None, to: str, checkpoint: str, **valu
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")
 @click.argument("uri", required=False, default=default_data_place)
 @click.option("--queue", metavar="NAME", help="A YARN queue that must exist.")
-@click.option("--python-bin", metavar="PATH", help="A Python of the nodes, to be checked instead of the packed one.")
+@click.option("--python-bin", metavar="PATH", help="A Python of the nodes, to be checked.")
 @click.option("--only", "groups", multiple=True, type=click.Choice(GROUPS), help="Only these checks; may be repeated.")
 @add_options(*ENVIRONMENT_OPTIONS, JSON)
 def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[str, ...], **values: Any) -> int:

@@ -219,7 +219,8 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
     for thread in threading.enumerate():
         if thread.name == FORWARD:
             thread.join(FORWARD_S)
-    print(group.endings.kept, end="", file=sys.stderr)
+    if status:
+        print(group.endings.kept, end="", file=sys.stderr)
     return status
 
 

@@ -83,20 +83,21 @@ def run(
         errors="replace",
         start_new_session=True,  # what it starts is killed with it, and Ctrl-C does not reach it
     )
-    reason = f"did not end within {timeout_s:.0f} s"
     try:
         output, errors = child.communicate(timeout=timeout_s)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # also if it has ended: its children may hold its output
+        with suppress(subprocess.TimeoutExpired):  # it may be stuck in the kernel (a dead NFS)
+            child.communicate(timeout=KILL_TIMEOUT_S)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        reason = f"did not end within {timeout_s:.0f} s"
+    else:
         if child.returncode == 0:
             return output
         reason = _reason(child.returncode, errors or output)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # it may be stuck in the kernel (a dead NFS)
-                child.communicate(timeout=KILL_TIMEOUT_S)
-    raise EnvironmentFailure(f"{words[0]} {reason}; {remedy}")
+    raise EnvironmentFailure(f"{os.path.basename(words[0])} {reason}; {remedy}")
 
 
 def run_python(words: Sequence[str], timeout_s: float, remedy: str, **variables: str) -> str:

@@ -134,8 +134,16 @@ def _resource_manager(context: Context) -> str:
     if context.queue is None and not any(name.startswith("yarn.resourcemanager.") for name in site_configuration()):
         raise Skipped(_FOR_JOBS)
     manager = ResourceManager.of_site()
-    facts = manager.information()
-    return f"{manager}, Hadoop {facts['hadoopVersion']}, {facts['state'].lower()}"
+    try:
+        facts = manager.information()
+        version, state = facts["hadoopVersion"], facts["state"].lower()
+    except (ValueError, LookupError, TypeError):
+        raise EnvironmentFailure(
+            f"{manager} is not a ResourceManager; correct yarn.resourcemanager.webapp.address of yarn-site.xml"
+        ) from None
+    if state != "started":
+        raise EnvironmentFailure(f"{manager} is {state}; start it, or look at its log")
+    return f"{manager}, Hadoop {version}, {state}"
 
 
 def _nodes() -> str:

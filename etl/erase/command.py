@@ -1,4 +1,4 @@
-"""The command ``erase``: images are deleted, with all that was made of them, everywhere below a root.
+"""The command ``erase``: images are deleted from raw and normalized, and the slices that have them are listed.
 
 First ``raw`` is renewed without them, then ``normalized``; then the generations that name their packs and parts are
 deleted, with the files. Slices that have the images are listed until they are deleted. What was done is not done again,
@@ -56,14 +56,17 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
 
 
 def require_clean(root: Place, listed: Place, summary: Summary) -> None:
-    """Raise DataError if slices still have the images, with the commands that make others without them."""
+    """Raise DataError if slices still have the images; log the commands that make new ones without them."""
     left = summary.facts["slices_that_hold_them"]
     if left and not summary.facts["dry_run"]:
         ends = [stage.folder.name for stage in lineage_ends(root)] or list(left)
-        commands = [f"\n  {_shard_again(root, name, listed)}" for name in left if name in ends]
+        commands = [_shard_again(root, name, listed) for name in left if name in ends]
+        for command in commands:
+            log("erase", f"new slices without these images: {command}")
+        first = "Make new ones by the command above, delete" if commands else "Delete"
         raise DataError(
             f"{len(left)} sets of slices still contain these images ({', '.join(left)}); raw and normalized are clean."
-            f" Make others, delete the folders of these, and run erase again:{''.join(commands)}"
+            f" {first} these folders below slices and verified, and run erase again"
         )
 
 

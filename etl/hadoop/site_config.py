@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from xml.etree import ElementInclude, ElementTree
 
 from etl.errors import EnvironmentFailure
@@ -69,7 +69,7 @@ def read_site_file(path: Path) -> dict[str, str]:
     """
     root = _load(str(path))
     try:
-        ElementInclude.include(root, _load, base_url=str(path))  # type: ignore[arg-type]
+        ElementInclude.include(root, _load, base_url=str(path), max_depth=None)  # type: ignore[arg-type]
     except (ElementInclude.FatalIncludeError, OSError) as error:
         raise EnvironmentFailure(f"{path} has an xi:include that cannot be read ({error}); correct it") from None
     found = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
@@ -85,8 +85,10 @@ def resolve(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _load(href: str, parse: str = "xml", encoding: str | None = None) -> ElementTree.Element:
-    del parse, encoding
-    path = unquote(href.removeprefix("file://")) if href.startswith("file:/") else href
+    del encoding
+    if parse != "xml":
+        raise ElementInclude.FatalIncludeError(f"parse={parse!r} of {href}")
+    path = unquote(urlsplit(href).path) if href.startswith("file:") else href
     try:
         return ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
     except ElementTree.ParseError as error:

@@ -49,7 +49,6 @@ _TRUNCATED = re.compile("truncated|Premature end of JPEG file|Reached EOF|not en
 _UNSUPPORTED = re.compile("unsupported|not supported|not implemented|too large for", re.IGNORECASE)
 _CLEARER = {  # words of Pillow's
     "not identified by this driver": "its header states a side of 0 pixels, or no known samples",
-    "string index out of range": "separate planes of a kind that is not supported",
     "unknown pixel mode": "samples of a layout that is not supported",
 }
 _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
@@ -189,6 +188,8 @@ def reject_for(error: Exception, data: bytes, format: str) -> Reject:
     if format == JPEG_2000 and (count := jpeg_2000.component_count(data)) > _MAX_COMPONENTS:
         return Reject(Reason.UNSUPPORTED, f"{count} components in a jpeg2000")
     clearer = next((plain for words, plain in _CLEARER.items() if words in text), "")
+    if format == TIFF and "string index out of range" in text:  # in Pillow's table of names of planes
+        clearer = "separate planes of a kind that is not supported"
     if not clearer and format == TIFF and isinstance(error.__cause__, KeyError):  # Pillow's table of compressions
         clearer = f"compression {text} is not supported"
     text = clearer or text

@@ -53,8 +53,9 @@ def _read(place: Place) -> pa.Table:
             raise DataError(f"--columns {place}: a column is neither text nor numbers ({what}); leave it out") from None
         return table
     rows = [row for _, row in csv_rows(place)]
-    names = rows[0] if rows else {}
-    return pa.table({name: pa.array([row.get(name) for row in rows], pa.string()) for name in names})
+    if not rows:
+        raise DataError(f"--columns {place} has no rows; give a table with the columns of the images")
+    return pa.table({name: pa.array([row[name] for row in rows], pa.string()) for name in rows[0]})
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> Joined:

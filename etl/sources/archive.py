@@ -21,7 +21,7 @@ from etl.sources.fields import number_labels
 from etl.sources.folder import reject_wrong_level
 from etl.sources.names import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, split_of
 from etl.sources.tar_members import ByteRange, DecompressedFile, InnerArchive, Member, read_members
-from etl.sources.webdataset import MAX_TXT_BYTES, TEXTS, Labelled, Labeller, Sample, split_name
+from etl.sources.webdataset import MAX_TEXT_BYTES, Labelled, Labeller, Sample, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
@@ -172,9 +172,13 @@ class _Archive:
         if kind == "image":
             sample.images.append(member)
             return
-        if kind not in TEXTS and member.name.lower().endswith(".cls"):
+        if kind not in MAX_TEXT_BYTES and member.name.lower().endswith(".cls"):
             sample.dotted = sample.dotted or member.name
-        if kind not in TEXTS or (kind == "txt" and member.size > MAX_TXT_BYTES):
+        most = MAX_TEXT_BYTES.get(kind, 0)
+        if not most or (kind == "txt" and member.size > most):
             self.skipped += 1
             return
+        if member.size > most or kind in sample.texts:
+            fault = f"has more than {most} bytes" if member.size > most else "is the second one of its sample"
+            raise UsageError(f"the member {member.name!r} of {self.file} {fault}; pack again without it")
         sample.texts[kind] = (member.name, file.read_exactly(member.offset, member.size))

@@ -35,7 +35,7 @@ def open_source(place: Place, options: SourceOptions | None = None) -> Source:
         raise UsageError(
             f"{place}: no such folder or file; give a folder of images, archives, Parquet files, or a list"
         )
-    source, arguments = _find_in_folder(place) if info.type == fs.FileType.Directory else _find_file(place)
+    source, arguments = _find_in_folder(place) if info.type == fs.FileType.Directory else _find_file(place, info)
     reject_unsupported_options(options, source, place)
     return source(*arguments, options)
 
@@ -50,7 +50,9 @@ def _find_in_folder(place: Place) -> _Found:
     return (source, (place, files)) if source else (FolderSource, (place,))
 
 
-def _find_file(place: Place) -> _Found:
+def _find_file(place: Place, info: fs.FileInfo) -> _Found:
+    if info.type != fs.FileType.File:  # to read a pipe would wait for ever
+        raise UsageError(f"{place} is neither a file nor a folder; copy what it gives to a file")
     if LIST_NAMES.search(place.name):
         return ListSource, (place,)
     if names := _kind_of(place.name):
@@ -77,7 +79,10 @@ def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
         names = _kind_of(info.base_name)
         if names is None:
             return None, []
-        found.setdefault(names, []).append(Place(place.filesystem, info.path))
+        file = Place(place.filesystem, info.path)
+        if info.type != fs.FileType.File:
+            raise UsageError(f"{file} is a pipe or a device, not a file; remove it")
+        found.setdefault(names, []).append(file)
     if len(found) > 1 and _stems(found, ARCHIVE_NAMES) >= _stems(found, PARQUET_NAMES):
         del found[PARQUET_NAMES]
     if len(found) != 1:

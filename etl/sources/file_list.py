@@ -39,7 +39,7 @@ from etl.sources.fields import (
 )
 from etl.sources.folder import Links, read_file
 from etl.sources.names import checked_key
-from etl.storage.place import Place, open_place
+from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
 _SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -145,13 +145,7 @@ def csv_rows(place: Place) -> Iterator[_Row]:
 
     Raises DataError, which names the line, for a line that is not of the format.
     """
-    data = place.read_bytes().removeprefix(_BYTE_ORDER_MARK)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        raise _damaged_line(place, number, f"it is not UTF-8 ({error.reason})") from None
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = csv.reader(_text_lines(place), strict=True)
     columns: list[str] = []
     number = 1
     try:
@@ -171,8 +165,23 @@ def csv_rows(place: Place) -> Iterator[_Row]:
         raise _damaged_line(place, number, error) from None
 
 
+def _lines(place: Place) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, each with its end, without a byte order mark before the first."""
+    with place.filesystem.explaining(place.path), place.open_input() as stream:
+        for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
+            yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+
+
+def _text_lines(place: Place) -> Iterator[str]:
+    for number, line in _lines(place):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise _damaged_line(place, number, f"it is not UTF-8 ({error.reason})") from None
+
+
 def _json_rows(place: Place) -> Iterator[_Row]:
-    for number, line in enumerate(place.read_bytes().removeprefix(_BYTE_ORDER_MARK).split(b"\n"), 1):
+    for number, line in _lines(place):
         if line.strip():
             try:
                 row = parse_object(line)

@@ -1,6 +1,7 @@
 """IDX files in pairs of images and labels."""
 
 import gzip
+import io
 import math
 import re
 import zlib
@@ -20,6 +21,7 @@ from etl.storage.place import Place
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
 IDX_IMAGES = re.compile(r"(?P<stem>.*?)[-_.]?images[-_.]idx(?P<dimensions>[34])-ubyte(?P<zip>\.gz)?")
 _IDX_UBYTE = b"\0\0\x08"
+_MAX_DEFLATED = 1032  # bytes that one byte of gzip can give (RFC 1951: a match of 258 takes 2 bits)
 _MAX_DIMENSIONS = 4  # count, height, width, channels
 
 
@@ -105,17 +107,25 @@ def _read_idx(place: Place) -> npt.NDArray[np.uint8]:
     data = place.read_bytes()
     if place.path.endswith(".gz"):
         try:
-            data = gzip.decompress(data)
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:  # it may unpack to more than fits in memory
+                header = stream.read(4 + 4 * _MAX_DIMENSIONS)
+                promised = math.prod(_shape_in(header))
+                data = header + (stream.read(promised + 1) if promised <= _MAX_DEFLATED * len(data) else b"")
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{place} is not a complete gzip file: {error}") from None
     if len(data) < 4 or data[:3] != _IDX_UBYTE or data[3] > _MAX_DIMENSIONS:
         raise DataError(f"{place} is not an IDX file of images or labels: it starts with {data[:4].hex()}")
     start = 4 + 4 * data[3]
-    sizes = data[4:start]
-    shape = tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())
+    shape = _shape_in(data)
     if len(data) < start or len(data) - start != math.prod(shape):
         raise DataError(
-            f"{place} is truncated or too long: its header promises the shape {shape},"
+            f"{place} is truncated or too long: its header promises the shape {shape}, at least"
             f" {max(len(data) - start, 0)} bytes follow"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _shape_in(data: bytes) -> tuple[int, ...]:
+    """The sizes after the magic number; fewer if the data ends before."""
+    sizes = data[4 : 4 + 4 * data[3]] if len(data) > 3 else b""
+    return tuple(np.frombuffer(sizes, ">u4", len(sizes) // 4).tolist())

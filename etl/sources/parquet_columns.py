@@ -42,7 +42,8 @@ def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
 def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[int] | None = None) -> Batches:
     """Yield these columns in small batches, each with the number of its first row.
 
-    Row groups without one of the ascending ``rows`` are not read.
+    Row groups without one of the ascending ``rows`` are not read. Raises ValueError if a row group does not have as
+    many rows as the footer records, by which rows are numbered.
     """
     end = 0
     for group in range(parquet.num_row_groups):
@@ -54,6 +55,8 @@ def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[
         for batch in parquet.iter_batches(min(batch_rows, _MAX_BATCH_ROWS), [group], list(leaves), use_threads=False):
             yield first, batch
             first += batch.num_rows
+        if first != end:
+            raise ValueError(f"row group {group} does not have the number of rows that the footer records")
 
 
 def bytes_in(column: pa.Array) -> pa.Array:

@@ -19,8 +19,7 @@ from etl.storage.place import Place
 
 _SUFFIXES = "avif bmp gif img j2k jfif jp2 jpeg jpg pbm pgm png pnm ppm tif tiff webp"
 IMAGE_SUFFIXES = frozenset(_SUFFIXES.split())
-TEXTS = ("cls", "json", "txt")
-MAX_TXT_BYTES = 10_000
+MAX_TEXT_BYTES = {"cls": 1_000, "json": 1_000_000, "txt": 10_000}
 
 Fields = dict[str, Any]
 
@@ -65,7 +64,8 @@ def split_name(name: str) -> tuple[str, str]:
     kind = extension.lower()
     if kind.rpartition(".")[2] in IMAGE_SUFFIXES:
         kind = "image"
-    return name[: len(name) - len(extension)].removesuffix("."), kind if kind == "image" or kind in TEXTS else ""
+    is_used = kind == "image" or kind in MAX_TEXT_BYTES
+    return name[: len(name) - len(extension)].removesuffix("."), kind if is_used else ""
 
 
 @dataclass(frozen=True)

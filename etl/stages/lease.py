@@ -145,7 +145,7 @@ class Lease:
     def release(self) -> None:
         """Give the stage up; nothing of this run stays but what it published.
 
-        If storage fails now, the lease stays; the next run sees that its holder is dead.
+        If storage fails now, the lease stays until this process ends; the next run sees that its holder is dead.
         """
         self.stop_renewing()
         for give_up in (lambda: withdraw(self._place, self.staging), self.staging.delete):

@@ -80,7 +80,7 @@ class _Segment(NamedTuple):
 
 def read_segments(data: bytes) -> JpegSegments | Reject:
     """Read the segments of a JPEG file up to its first scan."""
-    found, position = JpegSegments(), len(SIGNATURE) - 1
+    found, position, segments = JpegSegments(), len(SIGNATURE) - 1, 0
     for marker, start, end in _walk(data):
         found.bare = found.bare and not data[position:start].strip(b"\xff")  # fill may stand anywhere
         position = end
@@ -92,7 +92,10 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
         if end - start < 4:
             return Reject(Reason.BROKEN, f"a segment of {end - start - 2} bytes at offset {start}")
         found.take(marker, data[start + 4 : end])
-    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, no scan in them within {MAX_SEGMENTS} segments")
+        segments += 1
+    if segments == MAX_SEGMENTS:
+        return Reject(Reason.BROKEN, f"more than {MAX_SEGMENTS} segments before the first scan")
+    return Reject(Reason.TRUNCATED, f"{len(data)} bytes, and no scan in them")
 
 
 def without_profile(data: bytes) -> bytes:

@@ -303,3 +303,12 @@ def test_a_large_file_beside_folders_of_classes_is_skipped(make_tree: TreeMaker,
     assert run(source, tmp_path / "root")["skipped_files"] == 1
     with pytest.raises(UsageError, match=r"no images in .*; give archive\.tar\.gz itself"):
         run(mixed, tmp_path / "other")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    os.mkfifo(tmp_path / "source" / "x.tar")
+    with pytest.raises(UsageError, match=r"x\.tar is a pipe or a device, not a file"):
+        run(tmp_path / "source", tmp_path / "root")
+    with pytest.raises(UsageError, match=r"x\.tar is neither a file nor a folder"):
+        run(tmp_path / "source" / "x.tar", tmp_path / "root")

@@ -277,7 +277,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
         ("x.csv", "key,a\n\x1b[2J\x0e\n", r"line 2 of .*x\.csv cannot be read: it has 1 cells, the header 2"),
         ("x.csv", "key,a\n,1\n", "has 1 rows without a key"),
         ("x.csv", "key,\udcff\nx,1\n", r"line 1 of .*x\.csv cannot be read: it is not UTF-8"),
-        ("x.csv", "", "it needs 'key' and others"),
+        ("x.csv", "", "has no rows"),
         ("x.csv", "key,a\nb/000.png,1\n", "none of its 1 keys is that of an image, as 'a/000.png' is"),
         ("x.parquet", "no", "is damaged"),
     ],

@@ -194,6 +194,33 @@ def test_a_file_that_is_not_whole_is_an_error(here: Place) -> None:
         refused(here, DataError, str(file), "cannot be read as a Parquet file: ", "fetch or write it again")
 
 
+@pytest.mark.parametrize(
+    ("of_file", "of_group", "cause"),
+    [
+        (101, 100, "it has 100 rows, and its footer records 101"),
+        (101, 101, "row group 0 does not have the number of rows"),
+        (100, -100, "cannot be read as a Parquet file: "),
+    ],
+)
+def test_no_row_is_lost_if_a_footer_is_wrong(here: Place, of_file: int, of_group: int, cause: str) -> None:
+    file = write_parquet(here / "a.parquet", image_table(100))
+    data = file.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:]
+    # i64 fields in Thrift's compact form, known by what follows: the list of row groups, the offset of a row group
+    for number, following in ((of_file, b"\x19\x1c"), (of_group, b"\x26\x08")):
+        assert footer.count(rows_field(100) + following) == 1
+        footer = footer.replace(rows_field(100) + following, rows_field(number) + following)
+    write_file(file, data[:start] + footer)
+    refused(here, DataError, str(file), cause)
+
+
+def rows_field(number: int) -> bytes:
+    """A field of 64 to 8191 or of -64 to -8192, one after the field before: two bytes of a zigzag varint."""
+    zigzag = 2 * number if number >= 0 else -2 * number - 1
+    return bytes([0x16, zigzag & 0x7F | 0x80, zigzag >> 7])
+
+
 def test_a_flipped_bit_in_a_checked_page_is_found(here: Place) -> None:
     file = write_parquet(here / "a.parquet", image_table(9), compression="none", write_page_checksum=True)
     data = bytearray(file.read_bytes())
