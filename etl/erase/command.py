@@ -15,6 +15,7 @@ from etl.erase.find import Found, find_images, has_parts
 from etl.erase.repack import repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import record_images
+from etl.partition.config import ShardConfig
 from etl.progress import log
 from etl.slices.key_list import read_keys
 from etl.slices.lineage import lineage_ends
@@ -74,19 +75,16 @@ def _shard_again(root: Place, name: str, listed: Place) -> str:
     """The command that makes slices with the options of those called ``name``, without the keys that are ``listed``."""
     config = read_manifest(slices_stage(root, name))["config"]
     split = config["split"]
-    options = {
-        "name": f"{name}-erased",
-        "splits-from": name,
-        "remove": str(listed),
+    values = {
+        **{"name": f"{name}-erased", "splits_from": name, "remove": str(listed)},
+        **ShardConfig.from_json(config).option_values(),
         "split": split if isinstance(split, str) else ",".join(f"{each}={share}" for each, share in split.items()),
-        "slices": config["slices"]["train"],
-        **{each: config[each] for each in ("partition", "workers", "groups", "seed")},
-        **({"group-by": config["group_by"]} if config["group_by"] else {}),
     }
-    words = [word for option, value in options.items() for word in (f"--{option}", str(value))]
-    return shlex.join(
-        ["ringslice", "shard", str(root), *words, *(["--drop-duplicates"] if config["drop_duplicates"] else [])]
-    )
+    words = ["ringslice", "shard", str(root)]
+    for option, value in values.items():
+        if value is not None and value is not False:
+            words += [f"--{option.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
 
 
 def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, Any]:

@@ -88,6 +88,10 @@ def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
     return {name: fractions.get(name, left) for name in request}
 
 
+# fields of a `ShardConfig` that are options of the same names
+OPTIONS = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")
+
+
 @dataclass(frozen=True)
 class ShardConfig:
     """How examples go to splits and slices.
@@ -123,8 +127,14 @@ class ShardConfig:
         split = {name: str(share) if isinstance(share, Fraction) else share for name, share in shares.items()}
         return {**vars(self), "split": split}
 
+    def option_values(self) -> dict[str, Any]:
+        """The option values that slices of it were made with, but for --splits-from and --remove."""
+        split = SOURCE_SPLIT if self.split is None else self.split
+        return {name: getattr(self, name) for name in OPTIONS} | {"split": split, "slices": self.slices["train"]}
+
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
         split = config["split"]
         request: SplitRequest | None = None
         if split != SOURCE_SPLIT:

@@ -17,7 +17,7 @@ from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
-    SOURCE_SPLIT,
+    OPTIONS,
     ShardConfig,
     SplitRequest,
     parse_split,
@@ -40,8 +40,6 @@ from etl.storage.place import Place, open_place
 from etl.values import name_some
 
 ASSIGNMENTS_FILE = "assignments.parquet"  # in the work folder of a job whose tasks go by them
-
-_NAMES_OF_CONFIG = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")  # options, too
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,17 @@ class Plan:
     def write_assignment(self, place: Place, staging: Place) -> Place | None:
         """Write the table of assignments to ``place``, and return that; None if tasks need none.
 
-        A table that is there is replaced in one step: tasks of a job that runs already may read it.
+        One that is there stays if it is the same, because tasks of a job that runs already may read it; else it is
+        replaced in one step.
         """
         if self.assignment is None:
             return None
         made = staging / "assignments"
-        parquet_tables.write_tables(made, staging, schemas.ASSIGNMENTS, self.assignment.tables())
-        replace_file(made, place)
+        output, _ = parquet_tables.write_tables(made, staging, schemas.ASSIGNMENTS, self.assignment.tables())
+        if place.exists() and place.sha256() == output.sha256:
+            made.delete()
+        else:
+            replace_file(made, place)
         return place
 
     def __len__(self) -> int:
@@ -115,12 +117,6 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     return plan
 
 
-def option_values_of(config: ShardConfig) -> dict[str, Any]:
-    """The option values that slices of this ``config`` were made with, but for --splits-from and --remove."""
-    values = {name: getattr(config, name) for name in _NAMES_OF_CONFIG}
-    return values | {"split": SOURCE_SPLIT if config.split is None else config.split, "slices": config.slices["train"]}
-
-
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
     """Whether 'newest' asks for slices that are finished, of the ``normalized`` of this fingerprint.
 
@@ -130,7 +126,7 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> 
         return False
     manifest = stage.read_marker()
     config = ShardConfig.from_json(manifest["config"])
-    recorded = option_values_of(config)
+    recorded = config.option_values()
     asked = {name: values[name] for name in recorded}
     asked |= {name: recorded[name] for name in ("split", "slices") if values[name] is None}
     removed = list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None
@@ -151,7 +147,7 @@ def plan_slices(
     """
     _refuse_other_groups(values["group_by"], parent)
     config = ShardConfig(
-        **{name: values[name] for name in _NAMES_OF_CONFIG},
+        **{name: values[name] for name in OPTIONS},
         split=_resolve_request(values["split"], normalized, values["group_by"]),
         slices={},
         splits_from=parent.fingerprint if parent else None,

@@ -19,7 +19,7 @@ from etl.slices.history import removed_keys
 from etl.slices.lineage import ParentSlices, finished_slices
 from etl.slices.manifest import read_manifest, slices_of
 from etl.slices.manifest_builder import image_of
-from etl.slices.plan import Plan, option_values_of, plan_slices
+from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import TABLES_FOLDER, Generation
 from etl.stages.names import GENERATIONS_FOLDER
@@ -99,7 +99,7 @@ class Target:
         config = ShardConfig.from_json(recorded)
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
-        values = option_values_of(config) | {"slice_size": None}  # there are as many slices as recorded
+        values = config.option_values() | {"slice_size": None}  # there are as many slices as recorded
         plan = plan_slices(self.root, values, self.dataset, self.parent, removed)
         if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")

@@ -12,6 +12,7 @@ from etl.errors import UsageError
 from etl.slices.key_list import read_keys
 from etl.slices.prune import prune
 from etl.storage.place import open_place
+from etl.verify.target import Target
 from mapreduce import shard as shard_module
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
@@ -51,6 +52,22 @@ def test_a_content_of_two_splits_keeps_both_while_one_copy_is_away_or_dropped(tm
     for name, *words in (("n3",), ("n4", "--drop-duplicates"), ("n5",)):
         shard_here(nights.root, *plain, "--name", name, *words)
     assert key_splits(nights, "n3") == key_splits(nights, "n5") == first
+
+
+def test_assignments_that_tasks_may_read_stay_unless_they_are_others(nights: Nights, tmp_path: Path) -> None:
+    nights.night()
+    nights.night()
+    plan, file = Target.find(open_place(str(nights.root)), "night-2").plan_again(), tmp_path / "assignments.parquet"
+    staging = open_place(str(tmp_path / "staging")).make_folder()
+    written = plan.write_assignment(open_place(str(file)), staging)
+    assert written is not None
+    first, data = file.stat().st_ino, file.read_bytes()
+    plan.write_assignment(written, staging)
+    assert (file.stat().st_ino, file.read_bytes()) == (first, data)
+    file.write_bytes(b"of another plan")
+    plan.write_assignment(written, staging)
+    assert file.read_bytes() == data
+    assert not contents(tmp_path / "staging")
 
 
 def test_a_corrected_group_is_named_with_a_remedy(nights: Nights, tmp_path: Path) -> None:
