@@ -49,6 +49,7 @@ class Verify(StageJob):
         yield f"line {task['line']}", result.counts["examples"]
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        """Check the slices, and repair them if that is asked. Raises DataError for findings that stay."""
         target, to = Target.find(self.root, values["name"]), values["to"]
         stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
         repair = Repair(target) if values["repair"] else None

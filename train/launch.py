@@ -81,6 +81,7 @@ class Task:
         return variables
 
     def start(self, endings: Endings) -> Process:
+        """Start its process, whose output is forwarded by threads; it ends with this one."""
         with block_interrupts():  # until it has handlers
             process = subprocess.Popen(
                 [sys.executable, "-u", *self.words],

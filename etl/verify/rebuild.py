@@ -68,14 +68,14 @@ def locate(target: Target, tables: Iterable[NamedTable]) -> Iterator[tuple[str, 
     """
     assert target.dataset is not None
     named = list(tables)
-    keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"].combine_chunks()
+    keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"]
     removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
     for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, WANTED)
         rows = rows.filter(pc.is_in(rows["key"], value_set=keys))
         found.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
     rows = pa.concat_tables(found).combine_chunks()
-    rows = rows.take(pc.index_in(keys, value_set=rows["key"].combine_chunks()))
+    rows = rows.take(pc.index_in(keys, value_set=rows["key"]))
     for name, table in named:
         yield name, table, rows.slice(0, table.num_rows)
         rows = rows.slice(table.num_rows)

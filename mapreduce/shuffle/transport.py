@@ -228,6 +228,7 @@ class References(Transport):
             yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex()), allow_nan=False).encode()
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
+        """Read the records at the places that are received."""
         with LocalFiles() as files:
 
             def path(part: str) -> str:

@@ -182,12 +182,14 @@ def end_if_late(monitor: Monitor, timeout: timedelta | None) -> Iterator[None]:
     """End this rank if the block, which joins the others, takes several times the ``timeout``: PyTorch tries again
     after it, and waits for ever if what listens at the address of rank 0 is another program, and does not answer.
     """
+    if timeout is None:
+        yield
+        return
     address = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     late = f"this rank cannot join: rank 0 did not answer at {address}. Start all ranks, at a port that is free"
-    timer = Timer(JOIN_TRIES * timeout.total_seconds() if timeout else 0, monitor.end, [EnvironmentFailure(late)])
+    timer = Timer(JOIN_TRIES * timeout.total_seconds(), monitor.end, [EnvironmentFailure(late)])
     timer.daemon = True
-    if timeout:
-        timer.start()
+    timer.start()
     try:
         yield
     finally:

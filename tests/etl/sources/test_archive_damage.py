@@ -227,7 +227,7 @@ print(peak() - before)
 @pytest.mark.integration
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_memory_does_not_grow_with_the_archive(codec: str, tmp_path: Path) -> None:
-    """40 MB of images, as much that is no image, and as much behind the end."""
+    """40 MB of images, as much that is not an image, and as much behind the end."""
     small, large = tmp_path / "small.tar.gz", tmp_path / "large.tar"
     small.write_bytes(packed(tar_of(some_images()), codec))
     images = [Entry(f"c{number % 2}/{number:06d}.jpg", bytes([number % 256]) * 50_000) for number in range(800)]

@@ -2,7 +2,7 @@
 READING`.
 
 READING is JSON: fields of `train.reader.config.Reading`. After the first batch it prints a
-line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is no repeat, and what
+line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is not a repeat, and what
 was raised (its kind and message).
 """
 
