@@ -78,13 +78,17 @@ class Saver:
         if error is not None:
             raise error
 
-    def wait(self) -> None:
-        """Return when nothing is being written; raises what went wrong.
+    def join(self) -> None:
+        """Return when nothing is being written.
 
-        There is no limit here: the monitor ends a rank whose storage does not answer, as one that stalls.
+        There is no limit here: the monitor ends a rank whose storage does not answer.
         """
         if self._thread is not None:
             self._thread.join()
+
+    def wait(self) -> None:
+        """As `join`; raises what went wrong."""
+        self.join()
         self.check()
 
     def finish(self) -> None:

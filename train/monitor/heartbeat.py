@@ -11,6 +11,9 @@ from typing import Any, Self
 from train.monitor.launcher import launched_rank, launched_size
 
 READING = "reading"
+JOINED = "joined"
+LOADING, SAVING = "loading the checkpoint", "waiting for the last checkpoint to be written"
+ON_STORAGE = (JOINED, "claiming", LOADING, READING, SAVING)  # how phases begin in which a rank waits for the storage
 OUT = -1  # the count of a rank that is in no ring
 GAP_S = 5.0  # a longer time between two calls that are due every second: the process stood still, perhaps all did
 BUSY = 0.25  # cores: a process that uses as much CPU time is computing
@@ -54,6 +57,11 @@ class Beat:
     def is_computing(self) -> bool:
         """True if it does something of its own for which it needs neither storage nor another rank."""
         return self.alone and not self.phase.startswith(READING)
+
+    @property
+    def is_on_storage(self) -> bool:
+        """True if it waits for the storage, and not for another rank."""
+        return self.phase.startswith(ON_STORAGE)
 
     @property
     def rank_name(self) -> str:
@@ -104,7 +112,7 @@ class Status:
         """A ring was made, the first or another: from now on this is ``rank`` of ``size``; phases count from 0."""
         with self._lock:
             self._rank, self._size, self._generation, self._count = rank, size, generation, 0
-            self._begin("joined", alone=False)
+            self._begin(JOINED, alone=False)
 
     def left(self) -> None:
         """The ring is broken: until this rank joins another, it waits for no other."""
@@ -133,11 +141,12 @@ class Status:
         self._phase, self._alone = phase, alone
         self._last = self._began = self._clock()
 
-    def sample(self, limit_s: float) -> None:
+    def sample(self, limit_s: float, is_watched: bool = True) -> None:
         """Find progress that is not reported; call it every second.
 
         In a phase of this rank's own that is not reading, CPU time is progress: at least `BUSY` cores since the last
-        call, in the first ``limit_s`` of the phase. Time in which this process stood still is not counted.
+        call, in the first ``limit_s`` of the phase. So it is in any phase if no other rank watches this one: only the
+        storage is waited for. Time in which this process stood still is not counted.
         """
         with self._lock:
             now, cpu_s = self._clock(), self._cpu_clock()
@@ -146,7 +155,7 @@ class Status:
             if now - since > GAP_S:
                 self._last, self._began = (min(now, moment + now - since) for moment in (self._last, self._began))
             is_computing = self._alone and not self._phase.startswith(READING) and now - self._began < limit_s
-            if is_computing and cpu_s - cpu_since >= BUSY * (now - since):
+            if (is_computing or not is_watched) and cpu_s - cpu_since >= BUSY * (now - since):
                 self._last = now
 
     def progress(self, slice_name: str = "", offset: int = 0) -> None:

@@ -28,7 +28,7 @@ from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
 from train.monitor.watchdog_process import Guard
 
 LOGGING_S = 1.5  # for the log's last copy
-LOADING = 10  # times the patience until the first phase: large libraries are loaded with the interpreter's lock held
+LOADING_FACTOR = 10  # times the patience until the first phase: libraries are loaded with the interpreter's lock held
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,7 +45,7 @@ class Watch:
 
     After ``timeouts.stall_s`` without progress anywhere, and some rank behind, all ranks end with status 3. In
     ``elastic`` mode only the late rank ends. ``remedy`` describes how to go on after an interrupt. Without
-    ``host_notes`` this rank is alone.
+    ``host_notes`` no other rank watches this one, which ends itself if the storage does not answer for as long.
     """
 
     def __init__(
@@ -195,8 +195,9 @@ class Watch:
         stalls = None
         if self._host_notes is not None and self._timeouts.stall_s:
             stalls = Stalls(self._host_notes, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
+        beat = self._status.beat()
         while not self._is_stopped:
-            self._status.sample(self._timeouts.computing_s)
+            self._status.sample(self._timeouts.computing_s, is_watched=self._is_watched(beat))
             beat = self._status.beat()
             try:
                 self._look_round(beat, stalls)
@@ -213,8 +214,21 @@ class Watch:
         self._publish(None)
         if time.monotonic() >= self._ends_at and self._exit_notice is not None:
             self._end(self._exit_notice.status, self._unprinted)
-        if stalls is not None:
+        if not self._is_watched(beat):
+            self._end_if_storage_hangs(beat)
+        elif stalls is not None:
             self._end_if_stalled(stalls, beat)
+
+    def _is_watched(self, own: Beat) -> bool:
+        """True if other ranks look for late ones."""
+        return self._host_notes is not None and own.size > 1
+
+    def _end_if_storage_hangs(self, own: Beat) -> None:
+        limit_s = self._timeouts.stall_s
+        if limit_s and own.is_on_storage and own.idle_s >= limit_s and self._takes_over():
+            hint = f"--stall-timeout {limit_s:g}" + (f"; its log: {self._log.uri}" if self._log.uri else "")
+            line = f"{messages.late(own, [own.rank], {}, {})}; it ends, as the storage does not answer ({hint})"
+            self._end(EnvironmentFailure.status, f"{ERROR_PREFIX}{line}")
 
     def _is_signalled(self, timeout_s: float) -> bool:
         if not select.select([self._wake], [], [], timeout_s)[0]:
@@ -224,7 +238,7 @@ class Watch:
     def _feed(self, beat: Beat) -> None:
         if self._guard is None:
             return
-        silence_s = self._guard.silence_s * (1 if beat.count else LOADING)
+        silence_s = self._guard.silence_s * (1 if beat.count else LOADING_FACTOR)
         reason = f"was silent for {silence_s:.0f} s, stopped or hung {messages.in_words(beat)}; its guard ends it"
         line = f"{ERROR_PREFIX}{beat.rank_name} (process {beat.pid}) {reason}"
         exit_messages = None

@@ -12,6 +12,7 @@ from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import DamagedError
 from train.config.settings import TENSORFLOW
 from train.config.stopping import scores_of
+from train.monitor.heartbeat import LOADING, SAVING
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, HostsChanged
 from train.parallel.trainer import Trainer
@@ -21,8 +22,6 @@ from train.runs.hooks import NO_HOOKS, Hooks
 from train.runs.metrics_log import MetricsLog
 from train.runs.position import Metrics, Position
 from train.runs.run import Run, require_resumable
-
-WAITING = "waiting for the last checkpoint to be written"
 
 
 class Checkpointer:
@@ -83,7 +82,7 @@ class Checkpointer:
 
     def _restore(self, data: Data) -> dict[str, Any]:
         run = self._run
-        self._monitor.local_phase("loading the checkpoint")
+        self._monitor.local_phase(LOADING)
         require_resumable(run)
         restored = store.restore(run.folder, run.staging, self._monitor.progress)
         if restored is None:
@@ -120,6 +119,7 @@ class Checkpointer:
         is_new, self._step = self._step != position.step, position.step
         has_part = is_new and (self._saver is not None or self._trainer.is_divided)
         state = self._trainer.state() if has_part else {}
+        self._collective.run_on_root(self._await_last)  # else the others would wait for rank 0 within their next step
         if self._saver is None:
             return
         facts = {
@@ -128,12 +128,16 @@ class Checkpointer:
             "world_size": self._collective.size,
             "score": score,
         }
-        if self._saver.is_busy:
-            self._monitor.local_phase(WAITING)
         if is_new:
             self._saver.submit(position.step, state, facts)
         else:
             self._saver.amend(facts)
+
+    def _await_last(self) -> None:
+        """On rank 0: wait for the last checkpoint; what went wrong with it is raised by what follows."""
+        if self._saver is not None and self._saver.is_busy:
+            self._monitor.local_phase(SAVING)
+            self._saver.join()
 
     def require_finite_loss(self, scores: Metrics, split: str, step: int) -> None:
         """Raise on every rank if the loss on ``split`` is not finite; the checkpoint of ``step`` is removed then."""
@@ -175,14 +179,14 @@ class Checkpointer:
     def wait(self) -> None:
         """Wait for what is being written, the metrics too. Raises what went wrong with it, if no more may fail."""
         if self._saver is not None:
-            self._monitor.local_phase(WAITING)
+            self._monitor.local_phase(SAVING)
             self._saver.wait()
             self._metrics.wait()
 
     def finish(self) -> None:
         """Wait for the last checkpoint; one that failed is tried once more. Raises what went wrong with it."""
         if self._saver is not None:
-            self._monitor.local_phase(WAITING)
+            self._monitor.local_phase(SAVING)
             self._saver.finish()
             self._metrics.write()  # what could not be written before
 
@@ -192,7 +196,7 @@ def load_weights(run: Run, trainer: Trainer, marker: dict[str, Any], monitor: Mo
 
     Raises DataError if it is damaged, UsageError if it cannot be converted.
     """
-    monitor.local_phase("loading the checkpoint")
+    monitor.local_phase(LOADING)
     checkpoint = store.open_checkpoint(run.folder, marker["step"])
     try:
         arrays = checkpoint.read("model", monitor.progress)

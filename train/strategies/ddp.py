@@ -22,11 +22,11 @@ from etl.slices.manifest import Manifest
 from train.config.recipe import SYNCHRONISED
 from train.config.settings import CPU, DIVIDED, GPU, Settings
 from train.monitor.launcher import is_torchrun, local_rank, local_size
-from train.monitor.monitor import Monitor
+from train.monitor.monitor import BACKSTOP, Monitor
 from train.parallel.collective import Alone, Collective, Number, Operation
 from train.parallel.cores import physical_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
-from train.parallel.endings import LOST
+from train.parallel.endings import LOST, first_line
 from train.strategies import Strategy
 from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
@@ -36,16 +36,23 @@ Make = Callable[[Collective, Device, torch.device], Strategy]
 
 SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
+WITHOUT_LIMIT = timedelta(days=24)  # whose milliseconds are 32 bits
 JOIN_TRIES = 3
 OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
 
 
 class ProcessGroup(Collective):
-    """The processes of PyTorch's default group. What is exchanged here goes by Gloo, gradients on GPUs by NCCL."""
+    """The processes of PyTorch's default group. What is exchanged here goes by Gloo, gradients on GPUs by NCCL.
 
-    def __init__(self, monitor: Monitor) -> None:
+    Objects have a group of their own, whose timeout is `BACKSTOP` times as long: a rank may be late because it works
+    alone, as rank 0 does if it restores a checkpoint or waits for the storage.
+    """
+
+    def __init__(self, monitor: Monitor, stall_timeout_s: float) -> None:
         self._monitor = monitor
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._timeout = collective_timeout(BACKSTOP * stall_timeout_s)
+        self._objects = torch.distributed.new_group(timeout=self._timeout, backend="gloo")
         monitor.joined(self.rank, self.size)
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
@@ -56,16 +63,30 @@ class ProcessGroup(Collective):
         return tensor.numpy()
 
     def gather_object(self, value: T) -> list[T]:
-        """Pickled, by Gloo. Raises RuntimeError if a rank is lost."""
+        """Pickled, by Gloo. Raises RuntimeError if a rank is lost, EnvironmentFailure if one does not come."""
         self._monitor.phase("gathering from all ranks")
+        self._await_all()
         found: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(found, value)
+        torch.distributed.all_gather_object(found, value, self._objects)
         return found
+
+    def _await_all(self) -> None:
+        """Wait until all ranks are here. Raises EnvironmentFailure if some do not come: on rank 0 it names them; the
+        others wait for rank 0, which may be late or have given up.
+        """
+        try:
+            torch.distributed.monitored_barrier(self._objects, self._timeout, wait_all_ranks=True)
+        except RuntimeError as error:
+            late = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            if late is None or self.rank:
+                raise EnvironmentFailure(f"{LOST} (it waited for rank 0: {first_line(error)})") from error
+            hint = f"waited for {self._timeout.total_seconds():.0f} s, by --stall-timeout"
+            raise EnvironmentFailure(f"rank {late[1]} did not come, and may hang; all ranks end ({hint})") from error
 
     def close(self) -> None:
         """Wait for all ranks: those that end first must not look like lost ones."""
         self._monitor.phase("leaving the other ranks")
-        torch.distributed.barrier()
+        self._await_all()
 
 
 class Copies:
@@ -144,9 +165,9 @@ def take_device(device: str) -> tuple[Device, torch.device]:
     return Device(torch.cuda.get_device_name(number), gpu_uuid(number), cores), torch.device("cuda", number)
 
 
-def collective_timeout(stall_timeout_s: float) -> timedelta | None:
-    """How long a collective waits for a rank that hangs; None: for PyTorch's default."""
-    return timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else None
+def collective_timeout(stall_timeout_s: float) -> timedelta:
+    """How long a collective waits for a rank that hangs; with 0 as good as for ever."""
+    return timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else WITHOUT_LIMIT
 
 
 @contextmanager
@@ -174,17 +195,14 @@ def name_lost_ranks() -> Iterator[None]:
         lost = ("Connection closed by peer", "Connection reset", "Timed out", "timed out", "NCCL", "Broken pipe")
         if not any(each in str(error) for each in lost):
             raise
-        raise EnvironmentFailure(LOST) from error
+        raise EnvironmentFailure(f"{LOST} ({first_line(error)})") from error
 
 
 @contextmanager
-def end_if_late(monitor: Monitor, timeout: timedelta | None) -> Iterator[None]:
+def end_if_late(monitor: Monitor, timeout: timedelta) -> Iterator[None]:
     """End this rank if the block, which joins the others, takes several times the ``timeout``: PyTorch tries again
     after it, and waits for ever if what listens at the address of rank 0 is another program, and does not answer.
     """
-    if timeout is None:
-        yield
-        return
     address = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     late = f"this rank cannot join: rank 0 did not answer at {address}. Start all ranks, at a port that is free"
     timer = Timer(JOIN_TRIES * timeout.total_seconds(), monitor.end, [EnvironmentFailure(late)])
@@ -218,7 +236,6 @@ def run_ddp(
             with end_if_late(monitor, timeout):
                 torch.distributed.init_process_group(backend, timeout=timeout)
         except (ValueError, torch.distributed.DistError) as error:
-            first = next(iter(str(error).splitlines()), "")
-            raise EnvironmentFailure(f"this rank cannot join: {first[:200]}") from error
-        work(make(ProcessGroup(monitor), taken, place))
+            raise EnvironmentFailure(f"this rank cannot join: {first_line(error)}") from error
+        work(make(ProcessGroup(monitor, stall_timeout_s), taken, place))
     torch.distributed.destroy_process_group()

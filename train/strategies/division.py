@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from etl.errors import UsageError
+from train.parallel.endings import first_line
 from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import Shape
 
@@ -24,9 +25,9 @@ def measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) -> 
     except (RuntimeError, ValueError) as error:  # batch norm of one value, for example
         if is_out_of_memory(error):
             raise
-        first = next(iter(str(error).splitlines()), "")
         raise UsageError(
-            f"--model cannot train on a batch of {shape[0]} ({first}). Give a larger --batch, or fewer --micro-batches"
+            f"--model cannot train on a batch of {shape[0]} ({first_line(error)}). Give a larger --batch, or fewer"
+            " --micro-batches"
         ) from error
 
 

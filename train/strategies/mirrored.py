@@ -38,11 +38,11 @@ class MirroredReplicas:
         context: AbstractContextManager[Any] = self._strategy.scope()
         return context
 
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[Any]:
+    def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[Any]:
         """Columns whose first dimension is divisible by the copies of this process, as per-replica values."""
 
         def part(column: tf.Tensor) -> Any:
-            parts = tf.split(column, self.local)
+            parts = divided(column, self.local, in_turn)
             return self._strategy.experimental_distribute_values_from_function(
                 lambda context: parts[context.replica_id_in_sync_group % self.local]
             )
@@ -76,6 +76,13 @@ class MirroredReplicas:
         """There is one process, and a variable has one value on all its devices."""
 
 
+def divided(column: tf.Tensor, copies: int, in_turn: bool) -> list[tf.Tensor]:
+    """Equal parts of a column: runs of it, or ``in_turn`` every so many-th of it."""
+    if not in_turn:
+        return list(tf.split(column, copies))
+    return [column[copy::copies] for copy in range(copies)]
+
+
 class Mirrored(Strategy):
     """One process reads all slices; each copy of the model takes its part of a batch, on one of its devices."""
 
@@ -103,11 +110,11 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
     taken, gpus = take_all_gpus(device)
     if gpus and gpus < (replicas or 1):
         raise EnvironmentFailure(f"--replicas {replicas}: TensorFlow sees {gpus} GPUs; give fewer")
-    monitor.joined(0, 1)
     count, kind = replicas or gpus or 1, "GPU" if gpus else "CPU"
     if not gpus:
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     os.environ.pop("TF_CONFIG", None)  # which TensorFlow would read, and a single process does not need
     strategy = tf.distribute.MirroredStrategy([f"{kind}:{number}" for number in range(count)])
+    monitor.joined(0, 1)
     work(Mirrored(MirroredReplicas(strategy), taken, Alone()))

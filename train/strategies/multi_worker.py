@@ -21,7 +21,7 @@ from etl.errors import EnvironmentFailure
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import require_workers
 from train.parallel.collective import Collective, Number, Operation
-from train.parallel.endings import LOST
+from train.parallel.endings import LOST, first_line
 from train.strategies.mirrored import Mirrored, MirroredReplicas
 from train.tf_backend.devices import take_all_gpus
 
@@ -132,8 +132,3 @@ def end_by_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def first_line(error: Exception) -> str:
-    """Of what TensorFlow says, which may be long."""
-    return next(iter(str(error).splitlines()), "")[:200]

@@ -23,13 +23,15 @@ from train.monitor.monitor import Monitor
 from train.parallel.cluster import CHIEF, SERVER, WORKER, Task, require_servers
 from train.parallel.collective import Alone
 from train.parallel.devices import Device
+from train.parallel.endings import first_line
 from train.runs.consistency import version_disagreement, versions
 from train.strategies import Strategy
-from train.strategies.multi_worker import end_by_signals, first_line
+from train.strategies.multi_worker import end_by_signals
 from train.strategies.parameter_server_trainer import LOST, ParameterServerTrainer, is_worker_lost
 from train.tf_backend.devices import take_all_gpus
 
 LOOK_S = 1.0  # between two looks at whether the chief is there
+JOIN_TIMEOUT_S = 600.0  # until it is there first: PyTorch's ranks wait as long for each other by default
 MAX_MISSES = 3  # looks in a row without a chief, once it was there
 FACTS = 200  # the file descriptor of what a worker or server reports to the chief, which reads it by TensorFlow
 
@@ -61,7 +63,6 @@ def run_with_servers(work: Callable[[ParameterServer], None], monitor: Monitor) 
     if task.role != CHIEF:
         serve(task)
         return
-    monitor.joined(0, 1)
     monitor.local_phase("joining the workers and servers")
     tf.get_logger().setLevel(logging.CRITICAL)  # it logs each worker that is lost, with a traceback
     workers, servers = task.cluster[WORKER], task.cluster[SERVER]
@@ -71,6 +72,7 @@ def run_with_servers(work: Callable[[ParameterServer], None], monitor: Monitor) 
         strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
     with name_lost_servers():
         require_same_versions(task)
+        monitor.joined(0, 1)
         work(ParameterServer(strategy, len(workers), device))
 
 
@@ -133,19 +135,34 @@ def publish_versions() -> None:
 
 
 def serve(task: Task) -> None:
-    """Serve the address of a worker or server until the chief, which must have come before, does not answer."""
+    """Serve the address of a worker or server until the chief has ended. Raises EnvironmentFailure if none comes."""
     publish_versions()
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads_of(task))
     with name_taken_port(task):
         server = tf.distribute.Server(task.cluster, task.role, task.index, protocol="grpc", config=config)
-    host, _, port = task.cluster[CHIEF][0].rpartition(":")
-    has_come, misses = False, 0
-    while server and misses < MAX_MISSES:
+    await_end(task)
+    del server  # which serves until now
+
+
+def await_end(task: Task) -> None:
+    """Wait until the chief, once it has come, does not answer.
+
+    Raises EnvironmentFailure if it does not come within `JOIN_TIMEOUT_S`.
+    """
+    address = task.cluster[CHIEF][0]
+    host, _, port = address.rpartition(":")
+    deadline, has_come, misses = time.monotonic() + JOIN_TIMEOUT_S, False, 0
+    while misses < MAX_MISSES:
         try:
             with socket.create_connection((host, int(port)), LOOK_S):
                 has_come, misses = True, 0
         except OSError:
             misses += has_come
+            if not has_come and time.monotonic() > deadline:
+                raise EnvironmentFailure(
+                    f"{task.role} {task.index}: the chief did not come to {address} within {JOIN_TIMEOUT_S:.0f} s."
+                    " Start all processes, with the same cluster in TF_CONFIG"
+                ) from None
         time.sleep(LOOK_S)
 
 

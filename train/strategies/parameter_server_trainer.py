@@ -21,6 +21,7 @@ from train.config.augmentation import Augmentation
 from train.config.settings import Settings
 from train.parallel.trainer import StepOfRank, StepResult
 from train.reader.batches import RecordBatch
+from train.reader.intervals import run_of
 from train.runs.metrics import now
 from train.strategies.mirrored import MirroredReplicas
 from train.tf_backend.decode import Decoder
@@ -48,8 +49,9 @@ class WorkerPool(MirroredReplicas):
         super().__init__(strategy)
         self.size = self.local = workers
 
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[tf.Tensor]:
         """As they are: the chief evaluates whole batches."""
+        del in_turn
         return columns
 
 
@@ -86,7 +88,8 @@ class ParameterServerTrainer(TrainedModel):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(settings, manifest, WorkerPool(strategy, workers))
         recipe = settings.recipe
-        self._is_synchronous, self._parts = settings.is_synchronous, workers * recipe.accumulate
+        self._is_synchronous = settings.is_synchronous
+        self._workers, self._parts = workers, workers * recipe.accumulate
         self._feed = Feed(recipe.examples_per_step * workers, lambda dataset: dataset)
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
         decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
@@ -105,7 +108,7 @@ class ParameterServerTrainer(TrainedModel):
         self._over = asked = time.perf_counter()
         with closing(self._feed.epoch(records, seed)) as batches:
             for batch in batches:
-                parts = divide(batch, self._parts)
+                parts = divide(batch, self._workers, self._parts // self._workers)
                 self._input_s = time.perf_counter() - asked
                 yield parts
                 asked = time.perf_counter()
@@ -189,14 +192,16 @@ def add(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> list[np.nda
     return [one + other for one, other in zip(some, others, strict=True)]
 
 
-def divide(batch: Sequence[tf.Tensor], parts: int) -> list[Part]:
-    """The examples of each of so many equal ``parts`` of a batch, without padding; none of a part without examples.
+def divide(batch: Sequence[tf.Tensor], workers: int, accumulate: int) -> list[Part]:
+    """The examples of a batch, without padding: each of the ``workers`` has every so many-th, as a copy of the model of
+    `mirrored`, in ``accumulate`` parts. None of a part without examples.
 
     If all is padding, one record of weight 0: a step has at least one part.
     """
     *columns, seed = batch
-    is_example = columns[-1].numpy() > 0
-    places = [each[is_example[each]] for each in np.array_split(np.arange(len(is_example)), parts)]
+    examples = np.flatnonzero(columns[-1].numpy() > 0)
+    of_workers = [examples[worker::workers] for worker in range(workers)]
+    places = [own[slice(*run_of(len(own), part, accumulate))] for own in of_workers for part in range(accumulate)]
     wanted = [each for each in places if len(each)] or [np.zeros(1, np.int64)]
     return [(*(tf.gather(column, each) for column in columns), seed) for each in wanted]
 

@@ -33,8 +33,10 @@ class Replicas(Protocol):
         """Where variables are made that every copy is to have."""
         ...
 
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[Any]:
-        """The columns of a batch of this process, divided among its copies."""
+    def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[Any]:
+        """The columns of a batch of this process, divided among its copies: in their order, as predictions come back;
+        or ``in_turn``, one example to each copy, so that padding, which comes last, is divided evenly, too.
+        """
         ...
 
     def run(self, function: Callable[..., Any], columns: Sequence[Any]) -> Any:
@@ -70,7 +72,8 @@ class OneCopy:
     def scope(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def split(self, columns: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[tf.Tensor]:
+        del in_turn  # there is one
         return columns
 
     def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -119,7 +120,8 @@ class KerasTrainer(TrainedModel):
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
         self._augmented = pixel_feed(settings, manifest, recipe.examples_per_step, augmentation, copies=replicas.local)
         train_step = compile_train_step(self.model, self.optimizer, replicas, settings)
-        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit, split=replicas.split)
+        split = partial(replicas.split, in_turn=True)
+        self.stepper = Stepper(train_step, self.optimizer, has_keys=settings.audit, split=split)
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
         """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""

@@ -90,7 +90,8 @@ class TorchTrainer:
         shape = (*settings.picture_size(manifest), manifest.channels)
         self._recipe, self._replicas, self._device, self._has_keys = recipe, replicas, device, settings.audit
         model = replicas.part(partial(build, recipe.model, shape, len(manifest.classes)))
-        if recipe.batch_norm == SYNCHRONISED and replicas.size > 1:
+        self._is_synchronised = recipe.batch_norm == SYNCHRONISED and replicas.size > 1
+        if self._is_synchronised:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         if any(each.is_meta for each in model.state_dict().values()):
@@ -125,10 +126,10 @@ class TorchTrainer:
         self.optimizer.torch.zero_grad()
         seed = np.random.SeedSequence((self._recipe.seed, step, self._replicas.rank)).generate_state(1)[0]
         torch.manual_seed(int(seed))  # of dropout
-        self.net.train()
+        self.net.train(bool(batch.weights.any()) or self._is_synchronised)  # padding is not learnt from
         olds = [each.clone() for each in self._statistics] if self._replicas.size > 1 else []
         own = batch.weights.sum().to(self._device)
-        examples = self._replicas.sum(own.clone())
+        examples = self._replicas.sum(own.clone()).clamp(min=1)  # all of a step may be skipped
         sums = self._forward_backward(batch, examples)
         begun, computed, reduced = self._timer.moments()
         self._average_statistics(olds, own, examples)
@@ -148,6 +149,8 @@ class TorchTrainer:
             if start == stop:
                 continue
             columns = [each[start:stop] for each in (pixels, labels, weights)]
+            if stop - start == 1 and not self._is_synchronised:  # which counts over all ranks
+                columns = repeated(*columns)
             with nullcontext() if stop == count else self._replicas.without_reduction(self.net):
                 loss, part = self._loss(columns)
                 scaled = loss * self._replicas.size / examples  # the reduction gives the mean over the ranks
@@ -311,6 +314,11 @@ def without_padding(batch: PixelBatch) -> tuple[torch.Tensor, torch.Tensor, torc
         return batch.pixels, batch.labels, batch.weights
     wanted[0] |= not wanted.any()
     return batch.pixels[wanted], batch.labels[wanted], batch.weights[wanted]
+
+
+def repeated(pixels: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+    """One example twice, the second time with weight 0: PyTorch's batch norm takes no single value per channel."""
+    return [torch.cat([pixels, pixels]), torch.cat([labels, labels]), torch.cat([weights, torch.zeros_like(weights)])]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ def normalised(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32, classes))
 
 
+def flat(shape: Shape, classes: int) -> nn.Module:
+    """Its batch norm has one value of each channel of an example, of which PyTorch's takes two at least."""
+    inputs = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, classes))
+
+
 class Scaled(nn.Module):
     """Multiplies by a tensor that is not in the model's state, so each rank must make it itself."""
 

@@ -201,6 +201,11 @@ def test_cpu_time_is_progress_in_phases_of_computing_only(clock: Clock) -> None:
     ):
         begin(phase)
         assert idle_after(20, cores=1) == 20
+    status.phase(READING)
+    for _ in range(200):  # of a rank that no other one watches: it decodes
+        clock.now, clock.cpu_s = clock.now + 1, clock.cpu_s + 1
+        status.sample(limit_s=100, is_watched=False)
+    assert status.beat().idle_s == 0
 
 
 def test_time_in_which_the_process_stood_still_is_not_idle(clock: Clock) -> None:

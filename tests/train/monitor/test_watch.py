@@ -19,14 +19,15 @@ from etl.storage.place import Place, open_place
 from tests.lib.commands import PATIENCE_S, run
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
+from tests.train.monitor.conftest import Clock
 from train.monitor import exit_reporter
-from train.monitor.heartbeat import Status
+from train.monitor.heartbeat import JOINED, LOADING, READING, SAVING, Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import Letterbox
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
-from train.monitor.watch import LOADING, Watch
+from train.monitor.watch import LOADING_FACTOR, Watch
 from train.monitor.watchdog_process import Guard
 
 SIZE = 4
@@ -122,7 +123,7 @@ class NotedGuard(Guard):
 
 def test_the_guard_waits_longer_until_the_first_phase() -> None:
     """While large libraries are loaded."""
-    for phase, limit_s in (("", LOADING * 4.0), ("building the model", 4.0)):
+    for phase, limit_s in (("", LOADING_FACTOR * 4.0), ("building the model", 4.0)):
         status, guard = Status(), NotedGuard()
         if phase:
             status.phase(phase)
@@ -130,6 +131,34 @@ def test_the_guard_waits_longer_until_the_first_phase() -> None:
         watch.start()
         assert guard.limits_s.get(timeout=PATIENCE_S) == limit_s
         watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("phase", "idle_s", "is_ended"),
+    [
+        *[(each, 50, True) for each in (JOINED, LOADING, READING, SAVING, f"{READING} test", "claiming the run")],
+        *[(each, 500, False) for each in ("stepping", "building the model", "gathering from all ranks")],
+        (READING, 40, False),
+    ],
+)
+def test_a_rank_that_no_other_one_watches_ends_itself_if_the_storage_does_not_answer(
+    phase: str, idle_s: float, is_ended: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not if it computes, or waits for other ranks."""
+    ends: list[tuple[int, str]] = []
+    monkeypatch.setattr(Watch, "_end", lambda _, status, line: ends.append((status, line)))
+    status = Status(clock)
+    status.phase(phase, 3, 4)
+    watch = Watch(status, RunLog(), timeouts=Timeouts(45), remedy="go on")
+    clock.now += idle_s
+    watch._look_round(status.beat(), None)
+    assert [each for each, _ in ends] == ([3] if is_ended else [])
+    for _, line in ends:
+        assert re.fullmatch(
+            rf"ringslice: error: rank 0 on \S+ is late: epoch 3, step 4, {phase}, without progress for 50 s; it ends,"
+            r" as the storage does not answer \(--stall-timeout 45\)",
+            line,
+        )
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tests.lib.commands import failed, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.outcomes import distance, last_checkpoint, require_each_key_once
 from tests.lib.torch_ranks.running import in_torch, torchrun
+from train.parallel.endings import LOST
 from train.tf_backend.builders import BUILDERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("torch_environment")]
@@ -267,6 +268,25 @@ def test_a_model_is_built_without_memory_for_its_weights() -> None:
     models = {"resnet50": True, f"{TINY}:tiny": True, f"{TINY}:branched": False}
     found = succeeded(in_torch("python", "tests/lib/torch_ranks/on_meta.py", *models))
     assert json.loads(found.stdout) == models
+
+
+def test_steps_of_few_examples_are_taken() -> None:
+    """Of none nothing changes; of one, also in a part of a step, the weights do."""
+    scant = ("python", "tests/lib/torch_ranks/scant_steps.py", "[[0, 1], [1, 1], [3, 4]]")
+    none, one, in_parts = (float(each) for each in json.loads(succeeded(in_torch(*scant)).stdout))
+    assert none == 0
+    assert 0 < one < 10
+    assert 0 < in_parts < 10
+
+
+@pytest.mark.witness
+def test_a_rank_that_works_alone_is_waited_for_and_one_that_does_not_come_is_named(tmp_path: Path) -> None:
+    """Rank 0 works alone for longer than a step may take."""
+    result = succeeded(torchrun(2, "tests/lib/torch_ranks/late_rank.py", tmp_path / "done"))
+    alone, late, done, left = sorted(result.stdout.splitlines())
+    assert (alone, done) == ("0: done", "1: done")
+    assert late == "0: rank 1 did not come, and may hang; all ranks end (waited for 1 s, by --stall-timeout)"
+    assert left.startswith(f"1: {LOST} (it waited for rank 0: ")
 
 
 def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:

@@ -1,0 +1,87 @@
+"""What TensorFlow's strategies compute on their own: the shares of a step, whose padding comes last and is divided,
+too; and how long a worker waits for the chief.
+"""
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from etl.errors import EnvironmentFailure
+from tests.lib.commands import PATIENCE_S
+from train.launch import free_ports
+from train.parallel.cluster import Task
+from train.reader.intervals import Steps
+from train.strategies import parameter_server
+from train.strategies.mirrored import divided
+from train.strategies.parameter_server import await_end
+from train.strategies.parameter_server_trainer import divide
+
+BATCH, COPIES = 64, 16
+
+
+def weights_of_step(examples: int, size: int) -> np.ndarray:
+    return (np.arange(size) < examples).astype(np.float32)
+
+
+def test_copies_have_nearly_as_many_examples_as_each_other() -> None:
+    """Of 1,437 in steps that are not full; predictions come back in order."""
+    steps = Steps(1437, 1, BATCH * COPIES)
+    numbers = tf.range(BATCH * COPIES)
+    for step in range(steps.number):
+        weights = tf.constant(weights_of_step(steps.real(0, step), BATCH * COPIES))
+        counts = [float(tf.reduce_sum(each)) for each in divided(weights, COPIES, in_turn=True)]
+        assert max(counts) - min(counts) <= 1
+        assert sum(counts) == steps.real(0, step)
+    assert sorted(tf.concat(divided(numbers, COPIES, in_turn=True), 0).numpy()) == list(range(BATCH * COPIES))
+    assert list(tf.concat(divided(numbers, COPIES, in_turn=False), 0).numpy()) == list(range(BATCH * COPIES))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("skipped", [[], [0, 7, 8, 400]])
+def test_workers_have_nearly_as_many_examples_as_each_other(accumulate: int, skipped: list[int]) -> None:
+    """Those of the copies of `mirrored`, if none is skipped; each example once."""
+    weights = weights_of_step(718, BATCH * COPIES)
+    weights[skipped] = 0
+    numbers = np.arange(len(weights))
+    columns = [tf.constant(each) for each in (numbers.astype(str), numbers, weights)]
+    parts = divide([*columns, tf.constant(5)], COPIES, accumulate)
+    sizes = [len(each[1]) for each in parts]
+    assert len(parts) == COPIES * accumulate
+    assert max(sizes) - min(sizes) <= 1
+    assert sorted(np.concatenate([each[1] for each in parts])) == np.flatnonzero(weights).tolist()
+    if not skipped:
+        second = np.concatenate([each[1] for each in parts[accumulate : 2 * accumulate]])
+        assert second.tolist() == list(range(1, 718, COPIES))
+
+
+def test_a_step_without_examples_has_one_part() -> None:
+    columns = [tf.constant(["a", "b"]), tf.constant([0, 1]), tf.constant([0.0, 0.0])]
+    [(records, *_, weights, seed)] = divide([*columns, tf.constant(5)], 2, 1)
+    assert (records.numpy().tolist(), weights.numpy().tolist(), int(seed)) == ([b"a"], [0.0], 5)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Task:
+    """One that looks often, and waits for a chief that has not come for no time."""
+    monkeypatch.setattr(parameter_server, "LOOK_S", 0.01)
+    monkeypatch.setattr(parameter_server, "JOIN_TIMEOUT_S", 0.0)
+    return Task({"chief": [f"127.0.0.1:{free_ports(1)[0]}"]}, "worker", 1)
+
+
+def test_a_chief_that_does_not_come_is_named(worker: Task) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"worker 1: the chief did not come to 127.0.0.1:\d+ within 0 s"):
+        await_end(worker)
+
+
+def test_a_worker_ends_after_its_chief(worker: Task) -> None:
+    host, _, port = worker.cluster["chief"][0].rpartition(":")
+    with socket.create_server((host, int(port))) as chief:
+        waiting = threading.Thread(target=await_end, args=[worker], daemon=True)
+        waiting.start()
+        chief.accept()[0].close()
+        assert waiting.is_alive()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
