@@ -89,8 +89,7 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
     succeeded(ringslice_here("pipeline", write_noise(tmp_path / "source"), root, *options))
     hyperparameters = ("--batch", 64, "--weight-decay", 0.001, "--label-smoothing", 0.1, "--clip-norm", 1)
     words = ("python", MAIN, "--data", root, "--model", model, "--optimizer", optimizer, *hyperparameters, "--json")
-    in_keras = (*words, "--run", "keras", "--compression", "fp16")  # which PyTorch lacks, and one rank does not use
-    first = json.loads(succeeded(run(*in_keras, "--max-steps", 4)).stdout)
+    first = json.loads(succeeded(run(*words, "--run", "keras", "--max-steps", 4)).stdout)
     convert = ("python", "train/convert_weights.py", "--data", root)
     succeeded(run(*convert, "--run", "keras", "--to", "torch"))
     again = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 4)).stdout)
@@ -99,7 +98,7 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
     found = json.loads(succeeded(run("python", "train/evaluate.py", "--data", root, "--run", "torch", "--json")).stdout)
     assert found["loss"] == pytest.approx(ended["test_loss"], abs=2e-4)
     succeeded(run(*convert, "--run", "torch", "--to", "back"))
-    succeeded(run(*in_keras, "--resume", "--max-steps", 5))
+    succeeded(run(*words, "--run", "keras", "--resume", "--max-steps", 5))
     assert distance(root, "keras", "back", "kernel") < CLOSE
     assert distance(root, "keras", "back", "momentum") < 10 * CLOSE
     succeeded(run(*words, "--run", "back", "--resume", "--max-steps", 6))
