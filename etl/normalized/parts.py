@@ -193,7 +193,7 @@ def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, colu
     if not part["removed"]:
         return read_rows(normalized, part["part"], columns)
     rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))
-    return rows.filter(pa.array(removed.live(pack_of(part), rows["key"]))).select(columns)
+    return removed.filter(pack_of(part), rows).select(columns)
 
 
 def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -224,8 +224,8 @@ def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, clas
         return entry
     rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
-        rejects = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
-        rejects = rejects.filter(pa.array(removed.live(pack, rejects["key"])))
+        listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        rejects = removed.filter(pack, listed)
     rows = live_rows(normalized, entry, removed, ["split", "label", "size"])
     return entry | {"live": part_facts(rows, rejects, classes)}
 

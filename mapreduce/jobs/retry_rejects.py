@@ -140,4 +140,4 @@ def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: Norm
     """
     limits = part.get("limits", marker["config"]["limits"])
     entry = {name: value for name, value in part.items() if name != "limits"}
-    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != config.limits.to_json() else {})
+    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != vars(config.limits) else {})
