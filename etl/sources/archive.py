@@ -16,7 +16,7 @@ from etl.sources.base import (
     Source,
     SourceImage,
     SourceOptions,
-    changed,
+    change_error,
     reject_duplicates,
 )
 from etl.sources.fields import number_labels
@@ -136,7 +136,7 @@ class _Archive:
         """Raise DataError if the file has changed."""
         info = self.file.info()
         if (info.size, info.mtime_ns) != (self._info.size, self._info.mtime_ns):
-            raise changed(self.file)
+            raise change_error(self.file)
 
     def _add(self, image: Labelled) -> None:
         if image.by_folder:

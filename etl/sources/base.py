@@ -105,7 +105,7 @@ class Source(ABC):
         """
 
 
-def changed(file: Place) -> DataError:
+def change_error(file: Place) -> DataError:
     """The error if a file of the source is not what it was when it was listed."""
     return DataError(f"{file} changed while it was read; run again when nobody writes there")
 

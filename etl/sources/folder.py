@@ -6,7 +6,7 @@ from typing import ClassVar
 from pyarrow import fs
 
 from etl.errors import UsageError
-from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, SourceOptions, changed
+from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, SourceOptions, change_error
 from etl.sources.fields import number_labels
 from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.sources.names import (
@@ -136,7 +136,7 @@ def read_file(place: Place, image: SourceImage) -> Content:
         return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
-        raise changed(place)
+        raise change_error(place)
     return data
 
 
@@ -147,7 +147,7 @@ def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
             left -= len(piece)
             yield piece
     if left:
-        raise changed(place)
+        raise change_error(place)
 
 
 class Links:

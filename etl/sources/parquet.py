@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from etl.errors import UsageError
 from etl.progress import Progress
-from etl.sources.base import Columns, LargeFile, Source, SourceImage, SourceOptions, changed, reject_duplicates
+from etl.sources.base import Columns, LargeFile, Source, SourceImage, SourceOptions, change_error, reject_duplicates
 from etl.sources.fields import (
     checked_label,
     checked_split,
@@ -126,12 +126,12 @@ class _File:
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """The bytes of these images of this file, in the order of their rows."""
         if self.place.info().mtime_ns != self.version:
-            raise changed(self.place)
+            raise change_error(self.place)
         cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in images])
         for image in images:
             data = next(cells, None)
             if data is None or len(data) != image.size_bytes:
-                raise changed(self.place)
+                raise change_error(self.place)
             yield data
 
     def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
