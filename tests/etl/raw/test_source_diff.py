@@ -17,7 +17,7 @@ from etl.errors import RingsliceError, UsageError
 from etl.raw.ingest import ingest
 from etl.raw.pack_writer import plan_packs
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
-from etl.sources import SourceImage
+from etl.sources.base import SourceImage
 from etl.stages.layout import raw_stage
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
