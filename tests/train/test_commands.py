@@ -20,7 +20,6 @@ from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started, wait_until
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
-from tests.lib.train_in_process import train_here
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.read_bench import show
@@ -263,9 +262,9 @@ def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: P
     root = tmp_path / "root"
     shutil.copytree(digits_root / "normalized", root / "normalized")
     shard_here(root, "--workers", 4, "--groups", 2, "--slices", 4)
-    words = ("--data", root, "--model", "mlp", "--epochs", 1, "--audit")
-    failed(train_here(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
-    succeeded(train_here(*words, "--group", 1, "--run", "second"))
+    words = ("train/main.py", "--data", root, "--model", "mlp", "--epochs", 1, "--audit")
+    failed(run(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
+    succeeded(run(*words, "--group", 1, "--run", "second"))
     output = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
     rows = pq.read_table(root / "slices/default/examples.parquet", columns=["key", "slice"]).to_pylist()
     keys = committed_keys(root / "runs/second", 1)
