@@ -38,7 +38,7 @@ def hdfs_command(cluster: Cluster, *words: object) -> Finished:
     "way",
     [
         pytest.param(("file", "local", "native"), marks=pytest.mark.witness),
-        ("hdfs", "hadoop", "native"),  # also a part of the witness below
+        pytest.param(("hdfs", "hadoop", "native"), marks=pytest.mark.chaos),  # a part of the witness below, too
         pytest.param(("hdfs", "inline", "native"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "local", "libhdfs"), marks=pytest.mark.chaos),
         pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),

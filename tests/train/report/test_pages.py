@@ -321,8 +321,6 @@ def test_runs_of_the_same_settings_without_measured_bytes(tmp_path: Path) -> Non
         (("one", "-o", "one/page.html"), "lies among the files of"),
         (("one", "one/../one"), "one is given twice. Give each run once"),
         (("one", "empty"), "empty has no metrics of steps, so it cannot be compared. Leave it out"),
-        (("one", "two", "--name", "x"), "--name 'x' is of slices, and "),
-        (("one", "two", "-o", "one/page.html"), "lies among the files of"),
         (("one", "set/runs/two", "-o", "set/models/champion.json"), "lies among the files of"),
     ],
 )

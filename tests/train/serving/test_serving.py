@@ -307,7 +307,6 @@ def test_a_probability_that_is_not_finite_is_reported(
         (("EXPORT", "ABSENT"), "absent: no such file or folder"),
         (("EXPORT", "EMPTY"), "has no files; give images, or a folder of images"),
         (("EMPTY", "IMAGE"), "has no export (no export.json); make one with: train/export.py --data ROOT --run NAME"),
-        (("s3://bucket/export", "IMAGE"), "cannot open 's3://bucket/export'"),
     ],
 )
 def test_wrong_use(words: tuple[str, ...], line: str, exported: TrainedRun, tmp_path: Path) -> None:

@@ -302,7 +302,6 @@ def test_an_accuracy_that_is_too_low_is_reported_and_kept(copied: TrainedRun) ->
         (("--run", "other"), "runs/other has no finished checkpoint"),
         (("--run", "mine", "--split", "dev"), "--split 'dev': "),
         (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
-        (("--run", "mine", "--name", "none"), "no slices called 'none'"),
     ],
 )
 def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
