@@ -180,7 +180,7 @@ def _raise_swallowed_again(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
+def run_reporting(main: Callable[[], int]) -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
     SIGTERM counts as an interrupt, so that schedulers stop a command as cleanly as Ctrl-C does. No interrupt is lost.
@@ -211,4 +211,4 @@ def run_reporting(main: Callable[[], int], speaker: str = "") -> int:
     except SystemExit as error:  # argparse's, or a child's status that was reported already
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except (Exception, KeyboardInterrupt) as error:
-        return report(error, speaker)
+        return report(error)

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.errors import UsageError
-from etl.formats.parquet_tables import read_facts
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import Origin, count_live, count_live_images, live_facts, pack_of, rows_place
+from etl.normalized.parts import Origin, count_live_images, live_facts, pack_of, read_entry, rows_place, with_live
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.removed import Removed
@@ -93,7 +92,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
         new = [pack for pack in raw.entries if pack["name"] not in known]
         parts = [(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new]
         tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
-        entries = _checked_parts(root, stage, raw, known)
+        entries = _entries(root, stage, raw, known)
         marker = _new_marker(run, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
         run.commit(marker, tasks.record)
     return False
@@ -189,38 +188,24 @@ def _new_marker(
     }
 
 
-def _checked_parts(
-    root: Place, stage: Stage, raw: Generation, known: Mapping[str, dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _entries(root: Place, stage: Stage, raw: Generation, known: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The entry of each part: facts that never change, and counts of its live images."""
     removed, classes = Removed.read(root, raw.marker), len(raw.marker["classes"])
-    parts = []
+    entries = []
     for pack in raw.entries:
-        before = known.get(pack["name"])
-        facts = _checked_facts(stage, pack) if before is None else _without_live(before)
-        facts["removed"] = pack["removed"]
-        if pack["removed"] and before is not None and before["removed"] == pack["removed"]:
-            facts["live"] = before["live"]  # removed images stay removed: the same number means the same ones
-        elif pack["removed"]:
-            facts["live"] = count_live(stage.folder, facts, removed, classes)
-        live = live_facts(facts)
-        total = live["records"] + live["rejects"]["count"]
+        entry = known.get(pack["name"])
+        if entry is None:
+            entry = read_entry(stage.folder, Origin.of_pack(pack), pack["images"], removed, classes)
+        elif entry["removed"] != pack["removed"]:  # removed images stay removed: the same number means the same ones
+            entry = with_live(stage.folder, entry, removed, classes)
+        live = live_facts(entry)
         require(
-            facts["input"] == pack["images"] and total == pack["images"] - pack["removed"],
-            f"{rows_place(stage.folder, facts['part'])}: {live['records']} good + {live['rejects']['count']}"
+            live["records"] + live["rejects"]["count"] == pack["images"] - pack["removed"],
+            f"{rows_place(stage.folder, entry['part'])}: {live['records']} good + {live['rejects']['count']}"
             f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
         )
-        parts.append(facts)
-    return parts
-
-
-def _checked_facts(stage: Stage, pack: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a part that this run, or the one that it resumes, has made."""
-    rows = rows_place(stage.folder, pack["name"])
-    require(rows.exists(), f"{rows} is missing though the job ended; run again")
-    facts = read_facts(rows)
-    require(not _is_other(facts, pack), f"{rows} was made from another pack; normalize again with --overwrite")
-    return facts | {"rows_sha256": rows.sha256()}
+        entries.append(entry)
+    return entries
 
 
 def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:
@@ -232,10 +217,6 @@ def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
     """True if a part was made from other bytes than those of the pack that has its name."""
     made_of = ("pack_sha256", "list_sha256")
     return part is not None and tuple(map(part.get, made_of)) != (pack["sha256"], pack["list_sha256"])
-
-
-def _without_live(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name not in ("removed", "live")}
 
 
 def _summary(stage: Stage, already_done: bool) -> Summary:

@@ -106,7 +106,9 @@ class Shard(StageJob):
         part, reducers = task["part"], self.job["reducers"]
         rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
         plan = SlicePlan.from_json(self.job["plan"])
-        splits, slices = assign_rows(plan, rows, task, self._assignments())
+        folder = open_place(self.job["folder"])
+        assignments = folder / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
+        splits, slices = assign_rows(plan, rows, task, assignments)
         keys = {
             number: self.transport.key(number, place % reducers, reducers)
             for place, number in enumerate(self.job["todo"])
@@ -118,11 +120,8 @@ class Shard(StageJob):
             yield keys[number], (order_key(key, plan.seed), value)
         sums = PixelSums()
         sums.add(rows.filter(splits == SPLIT_NAMES.index("train")))
-        publish_bytes(sums_place(open_place(self.job["folder"]), part), self.staging, json_bytes(vars(sums)))
+        publish_bytes(sums_place(folder, part), self.staging, json_bytes(vars(sums)))
         self.count_task(sum(rows["size"].to_pylist()), 0)
-
-    def _assignments(self) -> Place | None:
-        return open_place(self.job["folder"]) / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
 
     def reducer(self, key: bytes, values: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, int]]:
         """Write a slice of its examples, which come in their order."""

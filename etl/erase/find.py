@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from etl.formats import parquet_tables
 from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
+from etl.raw.packs import list_place
 from etl.raw.removed import Removed
 from etl.slices.lineage import finished_slices
 from etl.slices.manifest import table_file
@@ -107,9 +108,9 @@ def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
     removed = Removed.read(root, raw.marker)
     for pack in raw.entries:
         if pack["name"] in packs:
-            table = parquet_tables.read_table(root / "raw" / "packs" / f"{pack['name']}{ENDING}", ["key", "sha256"])
-            mask = pc.is_in(table["sha256"], value_set=contents).to_numpy()
-            live += int((mask & removed.live(pack["name"], table["key"])).sum())
+            table = parquet_tables.read_table(list_place(root / "raw", pack["name"]), ["key", "sha256"])
+            there = removed.filter(pack["name"], table)["sha256"]
+            live += int(pc.is_in(there, value_set=contents).to_numpy().sum())
     return live
 
 

@@ -2,10 +2,10 @@
 live in these packs is in new ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +19,7 @@ from etl.raw.pack_writer import copy_to_packs
 from etl.raw.packs import list_place, pack_place
 from etl.raw.removed import Removed, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
-from etl.sources import SourceImage, fingerprint
-from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile
+from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
 from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run
@@ -36,7 +35,7 @@ _COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
 
 
 @dataclass
-class PackedImages:
+class PackedImages(Source):
     """Images of packs, as a source of new packs. A position is the number of a pack, and that of a row there."""
 
     raw: Place
@@ -44,15 +43,7 @@ class PackedImages:
     rows: list[list[dict[str, Any]]]
     images: list[SourceImage]
     classes: list[str]
-    kind: str = "packs"
-    supported_options: ClassVar[tuple[str, ...]] = ()
-    skipped: int = 0
-    is_sequential: bool = False
-    pixels: dict[str, int] | None = field(default=None)
-
-    def large_files(self) -> list[LargeFile]:
-        """None is left where it lies."""
-        return []
+    kind = "packs"
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """The bytes of these images, in their order. Raises DataError if a pack does not contain them."""
@@ -106,8 +97,7 @@ def _live_of(
     rows_of, images = list[list[dict[str, Any]]](), list[SourceImage]()
     without = pa.array(sorted(contents), pa.binary(32))
     for number, pack in enumerate(packs):
-        table = parquet_tables.read_table(list_place(raw, pack), _COLUMNS)
-        table = table.filter(pa.array(removed.live(pack, table["key"])))
+        table = removed.filter(pack, parquet_tables.read_table(list_place(raw, pack), _COLUMNS))
         table = table.filter(pc.invert(pc.is_in(table["sha256"], value_set=without)))
         rows = table.to_pylist()
         images += map(partial(_image, number), range(len(rows)), rows)

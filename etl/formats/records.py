@@ -63,11 +63,12 @@ def frame(data: bytes) -> tuple[bytes, int]:
     return b"".join((length, _UINT32.pack(mask(crc32c(length))), data, _UINT32.pack(mask(crc)))), crc
 
 
-def read_records(stream: ByteReader, where: str, offset: int = 0) -> Iterator[Record]:
-    """The records of a file, one by one, each CRC checked; ``stream`` stands at ``offset`` of the file.
+def read_records(stream: ByteReader, where: str) -> Iterator[Record]:
+    """The records of a file, one by one, each CRC checked; ``stream`` stands at its beginning.
 
     Raises DataError, naming ``where`` and the offset, for a wrong CRC or a file that ends within a record.
     """
+    offset = 0
     while header := stream.read(HEADER_BYTES):
         if len(header) < HEADER_BYTES:
             raise DataError(f"{where} ends within the header of the record at offset {offset}")

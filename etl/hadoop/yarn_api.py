@@ -24,15 +24,13 @@ class Application:
     id: str
     state: str
     final_status: str
-    progress: float
     diagnostics: str
-    queue: str
 
     @classmethod
     def from_json(cls, app: dict[str, Any]) -> "Application":
         """Read the ResourceManager's description of an application."""
         diagnostics = " ".join(str(app.get("diagnostics", "")).split())
-        return cls(app["id"], app["state"], app["finalStatus"], app.get("progress", 0.0), diagnostics, app["queue"])
+        return cls(app["id"], app["state"], app["finalStatus"], diagnostics)
 
     @property
     def ended(self) -> bool:

@@ -38,7 +38,8 @@ class Limits:
     """Bounds for one source image.
 
     ``pixels`` and ``least_side`` are of its first frame, ``aspect`` is the longer side by the shorter. ``seconds`` of
-    processor time and ``memory_bytes``, what decoding allocates, are enforced by `etl.images.sandbox`.
+    processor time and ``memory_bytes``, what decoding allocates, are enforced by `etl.images.sandbox`. Raises
+    UsageError for one that is out of range.
     """
 
     pixels: int = 100_000_000
@@ -54,6 +55,13 @@ class Limits:
             value, (least, most) = getattr(self, name), _BOUNDS.get(name, (1, sys.maxsize))
             if not least <= value <= most:
                 raise UsageError(f"{flag} {value} is out of range; give {least} to {most}")
+
+    @classmethod
+    def resolve(cls, values: Mapping[str, Any]) -> Self:
+        """Make them from option values; see `default_memory`."""
+        limits = {name: values[flag.removeprefix("--").replace("-", "_")] for name, flag in FLAGS.items()}
+        memory_bytes = limits["memory_bytes"] or cls.default_memory(limits["pixels"], limits["size_bytes"])
+        return cls(**limits | {"memory_bytes": memory_bytes})
 
     @staticmethod
     def default_memory(pixels: int, size_bytes: int) -> int:
@@ -86,15 +94,6 @@ class Limits:
         if long > self.aspect * short:
             return Reject(Reason.BAD_ASPECT, f"{size}, an aspect of at most {self.aspect:g} is allowed")
         return None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return them as in markers."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, limits: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`; missing limits have their defaults. Raises UsageError for one that is out of range."""
-        return cls(**limits)
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class NormalizeConfig:
             **jpeg,
             **{name: list(numbers) for name, numbers in floats.items()},
             "pass_through": self.pass_through,
-            "limits": self.limits.to_json(),
+            "limits": asdict(self.limits),
         }
 
     @classmethod
@@ -177,37 +176,23 @@ class NormalizeConfig:
             if name in known:
                 known[name] = tuple(known[name])
         height, width = config["size"]
-        return cls(height, width, **{**known, "limits": Limits.from_json(config.get("limits", {}))})
+        return cls(height, width, **{**known, "limits": Limits(**config.get("limits", {}))})
 
     @classmethod
     def resolve(cls, values: Mapping[str, Any], pixels: Mapping[str, int] | None) -> Self:
         """Make it from option values, and the source's own ``pixels`` (height, width, channels) if it states them."""
         own_size = (pixels["height"], pixels["width"]) if pixels else (DEFAULT_SIDE, DEFAULT_SIDE)
         own_color = "gray" if pixels and pixels["channels"] == 1 else "rgb"
-        limits = Limits(
-            pixels=values["max_pixels"],
-            size_bytes=values["max_bytes"],
-            frames=values["max_frames"],
-            aspect=values["max_aspect"],
-            least_side=values["min_side"],
-            seconds=values["max_seconds"],
-            memory_bytes=values["max_memory"] or Limits.default_memory(values["max_pixels"], values["max_bytes"]),
-        )
         height, width = values["size"] or own_size
+        as_given = ("fit", "quality", "background", "subtract", "divide_by", "only_shrink", "pass_through")
         return cls(
             height,
             width,
-            fit=values["fit"],
             color=values["color"] or own_color,
             format=values["format"] or (PNG if pixels else JPEG),
-            quality=values["quality"],
             subsampling=int(values["subsampling"]),
-            background=values["background"],
-            subtract=values["subtract"],
-            divide_by=values["divide_by"],
-            only_shrink=bool(values["only_shrink"]),
-            pass_through=bool(values["pass_through"]),
-            limits=limits,
+            limits=Limits.resolve(values),
+            **{name: values[name] for name in as_given},
         )
 
 

@@ -8,9 +8,9 @@ transparency, animations, every other format.
 Messages are bytes over a socket; nothing is unpickled. The worker is started at the first image that needs it, and
 again after it has ended.
 
-The time limit is one of processor time, so that a busy machine rejects no image; a worker that takes `PATIENCE` times
-as long by the clock hangs, and is killed. The memory limit is what the worker may allocate (RLIMIT_DATA, of Linux)
-beyond what it has when it is ready. The worker does not outlive its owner, however that ends.
+The time limit is one of processor time, so that a busy machine rejects no image; a worker that takes `MAX_WALL_RATIO`
+times as long by the clock hangs, and is killed. The memory limit is what the worker may allocate (RLIMIT_DATA, of
+Linux) beyond what it has when it is ready. The worker does not outlive its owner, however that ends.
 """
 
 import errno
@@ -36,7 +36,7 @@ from etl.processes import block_interrupts, tie_to_parent, tied_environment
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
-PATIENCE = 6
+MAX_WALL_RATIO = 6
 MAX_PIXELS_HERE = 25_000_000
 # BLAS keeps memory for each of its threads, which are not used
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -76,15 +76,15 @@ class DecodeWorker:
     def _ask(self, data: bytes) -> Normalized | Reject | None:
         """None if the worker was ended by somebody else."""
         process, connection = self._started or self._start()
-        patience_s = PATIENCE * self.config.limits.seconds
-        with _kill_after(process, patience_s) as is_late:
+        timeout_s = MAX_WALL_RATIO * self.config.limits.seconds
+        with _kill_after(process, timeout_s) as is_late:
             try:
                 connection.send_bytes(data)
                 facts, encoded = json.loads(connection.recv_bytes()), connection.recv_bytes()
             except (ConnectionError, EOFError):
                 status = self._stop()
                 return (
-                    Reject(Reason.TOO_SLOW, f"no answer in {patience_s:g} s")
+                    Reject(Reason.TOO_SLOW, f"no answer in {timeout_s:g} s")
                     if is_late.is_set()
                     else self._explain(status)
                 )

@@ -21,6 +21,7 @@ from etl.raw.packs import list_place, pack_place
 from etl.slices.manifest import located_slices, read_manifest, table_file
 from etl.stages.layout import normalized_stage, slices_stage_in
 from etl.stages.stage import Stage
+from etl.stages.summary import text_of
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 
@@ -278,12 +279,4 @@ def _lines(facts: Mapping[Any, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from _lines(children, f"{indent}  ")
         else:
-            yield f"{indent}{name}: {_text(value)}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(each)}" for name, each in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+            yield f"{indent}{name}: {text_of(value)}"

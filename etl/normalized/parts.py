@@ -193,7 +193,7 @@ def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, colu
     if not part["removed"]:
         return read_rows(normalized, part["part"], columns)
     rows = read_rows(normalized, part["part"], list(dict.fromkeys(["key", *columns])))
-    return rows.filter(pa.array(removed.live(pack_of(part), rows["key"]))).select(columns)
+    return removed.filter(pack_of(part), rows).select(columns)
 
 
 def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,13 +202,32 @@ def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return live
 
 
-def count_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
-    """What `live_facts` gives for a part some of whose images are removed: read from its rows and its rejects."""
+def read_entry(normalized: Place, origin: Origin, images: int, removed: Removed, classes: int) -> dict[str, Any]:
+    """The marker's entry of the part that a job has made of ``origin``, a pack of so many ``images``.
+
+    Raises DataError if it is missing, or was made of other images.
+    """
+    rows = rows_place(normalized, origin.part)
+    if not rows.exists():
+        raise DataError(f"{rows} is missing though the job ended; run again")
+    facts = parquet_tables.read_facts(rows)
+    if Origin.of_part(facts) != origin or facts["input"] != images:
+        raise DataError(f"{rows} was made from other images; normalize again with --overwrite")
+    return with_live(normalized, facts | {"rows_sha256": rows.sha256()}, removed, classes)
+
+
+def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
+    """The entry of a part, with how many of its images are removed, and what the others count up to if some are."""
+    pack = pack_of(part)
+    entry = {name: value for name, value in part.items() if name != "live"} | {"removed": removed.number(pack)}
+    if not entry["removed"]:
+        return entry
     rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
         listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
-        rejects = listed.filter(pa.array(removed.live(pack_of(part), listed["key"])))
-    return part_facts(live_rows(normalized, part, removed, ["split", "label", "size"]), rejects, classes)
+        rejects = removed.filter(pack, listed)
+    rows = live_rows(normalized, entry, removed, ["split", "label", "size"])
+    return entry | {"live": part_facts(rows, rejects, classes)}
 
 
 def count_live_images(parts: Iterable[Mapping[str, Any]], classes: int) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
-from etl.sources import SourceImage
-from etl.sources.base import Columns, reject_duplicates
+from etl.sources.base import Columns, SourceImage, reject_duplicates
 from etl.sources.fields import known_columns
 from etl.sources.file_list import csv_rows
 from etl.sources.names import PARQUET_NAMES

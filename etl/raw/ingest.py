@@ -19,7 +19,9 @@ from etl.raw.extra_columns import join_columns, read_columns
 from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
 from etl.raw.removed import publish_removed
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
-from etl.sources import Source, SourceImage, SourceOptions, fingerprint, open_source, read_classes
+from etl.sources.base import SOURCE_OPTIONS, Source, SourceImage, SourceOptions, fingerprint
+from etl.sources.detect import open_source
+from etl.sources.fields import read_classes
 from etl.sources.names import is_visible
 from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
@@ -136,16 +138,8 @@ def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
     if values["in_place"] and values["pack_size"]:
         raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
-    listed = values["classes"]
-    return SourceOptions(
-        split_folders=values["split_folders"],
-        image_column=values["image_column"],
-        label_column=values["label_column"],
-        split_column=values["split_column"],
-        key_column=values["key_column"],
-        follow_links=bool(values["follow_links"]),
-        classes=read_classes(open_place(listed)) if listed else None,
-    )
+    classes = read_classes(open_place(values["classes"])) if values["classes"] else None
+    return SourceOptions(**{name: values[name] for name in SOURCE_OPTIONS}, classes=classes)
 
 
 def _listing(source: Source, in_place: bool) -> str:

@@ -10,8 +10,7 @@ from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
 from etl.raw.packs import TarWriter, content_sha256, list_place, pack_place
-from etl.sources import Source, SourceImage
-from etl.sources.base import Content, LargeFile
+from etl.sources.base import Content, LargeFile, Source, SourceImage
 from etl.stages.run import Run
 from etl.storage.atomic import publishing
 from etl.storage.place import Place

@@ -56,6 +56,10 @@ class Removed:
 
         return ~np.asarray(pc.is_in(keys, value_set=self._keys[pack]))
 
+    def filter(self, pack: str, rows: pa.Table) -> pa.Table:
+        """Those ``rows`` (column key), of one pack or its part, whose images are live."""
+        return rows.filter(pa.array(self.live(pack, rows["key"]))) if pack in self._keys else rows
+
 
 def publish_removed(raw: Place, attempts: Place, table: pa.Table) -> dict[str, Any] | None:
     """Publish a table of removed rows (`etl.formats.schemas.REMOVED`), named by its content; returns its entry for

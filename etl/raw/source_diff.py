@@ -21,7 +21,7 @@ from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
 from etl.raw.packs import content_sha256, list_place
 from etl.raw.removed import Removed
-from etl.sources import Source, SourceImage
+from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place, open_place

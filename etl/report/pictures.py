@@ -139,7 +139,7 @@ def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[
         tar, listed = rejects_places(normalized.folder, part["part"])
         table = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
         rows = []
-        for row in table.filter(pa.array(removed.live(pack_of(part), table["key"]))).to_pylist():
+        for row in removed.filter(pack_of(part), table).to_pylist():
             chosen[row["reason"]] += 1
             if chosen[row["reason"]] <= PICTURES_OF_A_REASON:
                 rows.append(row)

@@ -29,9 +29,9 @@ class Assigned:
 
     def conflicts(self, images: Images) -> Bools:
         """Which live images have a content that is in another split than their group: bool of shape (images,)."""
-        torn = images.live.copy()
-        torn[torn] = self.of_group[images.groups[torn]] != self.splits[torn]
-        return torn
+        in_conflict = images.live.copy()
+        in_conflict[in_conflict] = self.of_group[images.groups[in_conflict]] != self.splits[in_conflict]
+        return in_conflict
 
     def by_name(self, images: Images) -> dict[str, int]:
         """The number of the split of each group."""

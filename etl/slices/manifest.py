@@ -7,7 +7,7 @@ from typing import Any, Self
 from etl.errors import DataError, UsageError
 from etl.formats import schemas
 from etl.stages.stage import Stage
-from etl.storage.json_files import checksum_of
+from etl.storage.json_files import with_checksum
 
 TABLES = {
     "examples": schemas.EXAMPLES,
@@ -30,8 +30,7 @@ def read_manifest(stage: Stage) -> dict[str, Any]:
     Raises UsageError if there is none of this version, DataError if it is not as it was written.
     """
     manifest = stage.read_marker()
-    content = {name: value for name, value in manifest.items() if name != "checksum"}
-    if manifest.get("checksum") != checksum_of(content):
+    if manifest != with_checksum(manifest):
         raise DataError(
             f"{stage.marker} was edited or damaged: its checksum is not that of its content;"
             " put the original back, or run shard again with --overwrite"
@@ -119,7 +118,7 @@ class Manifest:
 
         Raises UsageError if there is no such group.
         """
-        groups = sorted({each.group for each in self.splits["train"] if each.group is not None})
+        groups = sorted({each.group for each in self.splits.get("train", ()) if each.group is not None})
         if group not in groups:
             known = f"these slices have the groups 0 to {groups[-1]}" if groups else "these slices have no groups"
             raise UsageError(f"--group {group}: {known}; cut some with: ringslice shard --groups N")

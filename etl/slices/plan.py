@@ -219,18 +219,15 @@ def _report_unknown(
     """Log the keys of --remove that nothing has or had. Raises UsageError if these are all."""
     unknown = [key for key in listed if assignment is None or key not in assignment.removed]
     if parent:
-        had_split = _is_known(unknown, parent.history.keys.filter(pa.array(parent.history.key_splits >= 0)))
-        unknown = [key for key, is_known in zip(unknown, had_split, strict=True) if not is_known]
+        had_split = parent.history.keys.filter(pa.array(parent.history.key_splits >= 0))
+        places = find(pa.chunked_array([unknown], pa.string()), had_split).tolist()
+        unknown = [key for key, place in zip(unknown, places, strict=True) if place < 0]
     if not unknown:
         return
     line = f"{len(unknown)} of {len(listed)} keys are unknown: {name_some(list(map(repr, unknown)))}"
     if len(unknown) == len(listed):
         raise UsageError(f"--remove {file}: {line}; give keys as examples.parquet has them, one on each line")
     log("shard", f"--remove {file}: {line}")
-
-
-def _is_known(keys: Sequence[str], known: pa.ChunkedArray) -> list[bool]:
-    return [place >= 0 for place in find(pa.chunked_array([keys], pa.string()), known).tolist()]
 
 
 def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> Iterator[PartCounts]:

@@ -4,7 +4,6 @@ A run is removed in one atomic step, with its checkpoints: its folder is moved t
 deleted there. A prune that was killed may leave files in that folder; the next one deletes them.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC
@@ -100,12 +99,8 @@ def read_record(file: Place) -> dict[str, Any]:
     Raises DataError if it is damaged.
     """
     try:
-        record = json.loads(file.read_bytes()) if file.exists() else {}
-        if isinstance(record, dict):
-            return record
-        reason = "not a JSON object"
+        return file.read_json() if file.exists() else {}
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        reason = f"not JSON: {error}"
-    raise DataError(f"damaged file of a run: {file} ({reason}). Remove the file or the run, and run prune again")
+    except DataError as error:
+        raise DataError(f"{error}. Remove the file or the run, and run prune again") from None

@@ -77,10 +77,10 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
     """
     images, groups = gather(rules, parts), dict(rules.history.groups)
     if rules.config.group_by is not None:
-        splits, groups, doubles = _by_group(rules, images, groups)
+        splits, groups, is_duplicate = _by_group(rules, images, groups)
     else:
-        splits, doubles = (_by_source if rules.config.split is None else _by_share)(rules, images)
-    splits[~images.live | doubles] = LEFT_OUT
+        splits, is_duplicate = (_by_source if rules.config.split is None else _by_share)(rules, images)
+    splits[~images.live | is_duplicate] = LEFT_OUT
     there = splits >= 0
     seen = rules.history.find_seen(images.places[there], images.contents[there], splits[there])
     ends = np.cumsum(images.sizes)[:-1]
@@ -88,7 +88,7 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
         np.split(splits, ends),
         np.split(images.labels, ends),
         rules.classes,
-        {"removed_keys": len(images.removed), "duplicates": int(doubles.sum())},
+        {"removed_keys": len(images.removed), "duplicates": int(is_duplicate.sum())},
         *seen,
         groups,
         _count_known(images, splits),
@@ -108,47 +108,47 @@ def _count_known(images: Images, splits: Splits) -> Known:
     )
 
 
-def _find_doubles(rules: Rules, images: Images, splits: Splits, last: Bools | None = None) -> Bools:
+def _find_duplicates(rules: Rules, images: Images, splits: Splits, last: Bools | None = None) -> Bools:
     """Which live images have the content of another that stays; all False unless duplicates are dropped.
 
     Of each content one whose key was in its split stays, else one whose key was in another, else the first; those of
     ``last`` come after all others.
     """
-    doubles = np.zeros(len(images.live), dtype=bool)
+    is_duplicate = np.zeros(len(images.live), dtype=bool)
     if rules.config.drop_duplicates:
         there = np.flatnonzero(images.live)
         behind = last[there] if last is not None else np.zeros(len(there), dtype=bool)
         elsewhere = (images.by_key != splits)[there] | (images.by_key[there] == FREE)
         order = there[np.lexsort((there, images.places[there] < 0, elsewhere, behind, images.clusters[there]))]
-        doubles[order[1:][images.clusters[order[1:]] == images.clusters[order[:-1]]]] = True
-    return doubles
+        is_duplicate[order[1:][images.clusters[order[1:]] == images.clusters[order[:-1]]]] = True
+    return is_duplicate
 
 
 def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
-    """Each image where its content was, else its key, else where the source has it; and which are doubles."""
+    """Each image where its content was, else its key, else where the source has it; and which are duplicates."""
     splits = np.where(images.by_content >= 0, images.by_content, images.by_key)
     splits = np.where(splits >= 0, splits, images.own)
-    doubles = _find_doubles(rules, images, splits)
-    if without := int((images.live & ~doubles & (splits == FREE)).sum()):
+    is_duplicate = _find_duplicates(rules, images, splits)
+    if without := int((images.live & ~is_duplicate & (splits == FREE)).sum()):
         raise DataError(
             f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
         )
-    return splits, doubles
+    return splits, is_duplicate
 
 
 def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
     """Known contents and keys stay; what is free goes by fractions, all images of a content to one split.
 
-    Also gives which images are doubles.
+    Also gives which images are duplicates.
     """
     votes = np.zeros((int(images.clusters.max(initial=-1)) + 1, len(SPLIT_NAMES)), dtype=np.int64)
     by_key = images.live & (images.by_key >= 0)
     np.add.at(votes, (images.clusters[by_key], images.by_key[by_key]), 1)
     by_cluster = np.where(votes.any(axis=1), votes.argmax(axis=1), FREE).astype(np.int8)
     splits = np.where(images.by_content >= 0, images.by_content, by_cluster[images.clusters])
-    doubles = _find_doubles(rules, images, splits)
-    _fill_up(rules, images, images.live & ~doubles, splits)
-    return splits, doubles
+    is_duplicate = _find_duplicates(rules, images, splits)
+    _fill_up(rules, images, images.live & ~is_duplicate, splits)
+    return splits, is_duplicate
 
 
 def _fill_up(rules: Rules, images: Images, there: Bools, splits: Splits) -> None:
@@ -206,15 +206,15 @@ def _assign_copies(sizes: Integers, strata: Integers, lacking: npt.NDArray[np.fl
 
 
 def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Splits, dict[str, int], Bools]:
-    """Each image where its group is. Also gives the splits of all groups, and which images are doubles."""
+    """Each image where its group is. Also gives the splits of all groups, and which images are duplicates."""
     total = len(np.unique(images.clusters[images.live])) if rules.config.drop_duplicates else int(images.live.sum())
     assigned = assign_by_group(images, groups, fractions_of(rules.config, total), rules.config.seed)
-    torn = assigned.conflicts(images)
-    doubles = _find_doubles(rules, images, assigned.splits, torn)
-    if (left := torn & ~doubles).any():
-        with_copies = np.flatnonzero(torn & np.isin(images.clusters, images.clusters[left]))
+    in_conflict = assigned.conflicts(images)
+    is_duplicate = _find_duplicates(rules, images, assigned.splits, in_conflict)
+    if (left := in_conflict & ~is_duplicate).any():
+        with_copies = np.flatnonzero(in_conflict & np.isin(images.clusters, images.clusters[left]))
         raise GroupConflict.of(images, assigned, with_copies, str(rules.config.group_by))
-    return assigned.splits, groups | assigned.by_name(images), doubles
+    return assigned.splits, groups | assigned.by_name(images), is_duplicate
 
 
 def fractions_of(config: ShardConfig, total: int) -> Fractions:

@@ -7,14 +7,16 @@ from typing import ClassVar
 
 from pyarrow import fs
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.sources.base import (
     MAX_WHOLE_BYTES,
     Content,
     LargeFile,
     NotInPlaceError,
+    Source,
     SourceImage,
     SourceOptions,
+    change_error,
     reject_duplicates,
 )
 from etl.sources.fields import number_labels
@@ -30,7 +32,7 @@ _LISTING_BUFFER = 1 << 16  # small, because most of what follows a header is the
 _READING_BUFFER = 1 << 18
 
 
-class ArchiveSource:
+class ArchiveSource(Source):
     """Images in archives; an image's key is the archive's path below the source, without suffixes, and its own name.
 
     Labels come from the samples of WebDataset, else from the folders within an archive, as in `FolderSource`, or from
@@ -40,7 +42,6 @@ class ArchiveSource:
 
     kind = "archive"
     supported_options: ClassVar[tuple[str, ...]] = ("split_folders", "label_column", "split_column")
-    pixels = None
 
     def __init__(self, place: Place, files: list[Place], options: SourceOptions) -> None:
         named = files[0] if len(files) == 1 else place
@@ -135,7 +136,7 @@ class _Archive:
         """Raise DataError if the file has changed."""
         info = self.file.info()
         if (info.size, info.mtime_ns) != (self._info.size, self._info.mtime_ns):
-            raise DataError(f"{self.file} changed while it was read; run again when nobody writes there")
+            raise change_error(self.file)
 
     def _add(self, image: Labelled) -> None:
         if image.by_folder:

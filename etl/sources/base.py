@@ -5,15 +5,16 @@ Known classes keep their labels, even if no image is left of them; new ones come
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from etl.errors import UsageError
+from etl.errors import DataError, UsageError
 from etl.storage.place import Place
 
 _DECIDING = ("split_folders", "image_column", "label_column", "split_column", "key_column")
-_NOT_SUPPORTED_BY_ALL = (*_DECIDING, "follow_links")
+SOURCE_OPTIONS = (*_DECIDING, "follow_links")  # fields of `SourceOptions` that are options of the same names
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -76,39 +77,42 @@ class LargeFile:
     column: str | None = None
 
 
-class Source(Protocol):
-    """A source that `etl.sources.open_source` returns; reading ``images`` is fastest in their order."""
+class Source(ABC):
+    """A source that `etl.sources.detect.open_source` returns; reading ``images`` is fastest in their order."""
 
-    kind: str
-    supported_options: ClassVar[tuple[str, ...]]  # fields of `SourceOptions`, besides classes
+    kind: ClassVar[str]
+    supported_options: ClassVar[tuple[str, ...]] = ()  # fields of `SourceOptions`, besides classes
+    images_are: ClassVar[str] = "files of their own"  # if they cannot be left where they are
     classes: list[str]
     images: list[SourceImage]
-    skipped: int
-    is_sequential: bool  # True if an image is reached only through those before it in its file
-
-    @property
-    def pixels(self) -> dict[str, int] | None:
-        """Height, width and channels of all images, if the source states them and they are the same."""
+    skipped: int = 0
+    is_sequential: bool = False  # True if an image is reached only through those before it in its file
+    pixels: dict[str, int] | None = None  # height, width and channels of all images, if the source states one for all
 
     def large_files(self) -> list[LargeFile]:
         """The files that contain the images, by the numbers in their positions.
 
-        Raises UsageError if images cannot be read from where they are.
+        Raises NotInPlaceError if images cannot be read from where they are.
         """
-        ...
+        raise NotInPlaceError(f"the images are {self.images_are}")
 
+    @abstractmethod
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """The bytes of these image files, which are in the order of ``self.images``, each once.
 
         One of more than `MAX_WHOLE_BYTES` may come in pieces, to be taken before the next image is asked for.
         May be called in several threads at once. Raises DataError if a file changed since it was listed.
         """
-        ...
+
+
+def change_error(file: Place) -> DataError:
+    """The error if a file of the source is not what it was when it was listed."""
+    return DataError(f"{file} changed while it was read; run again when nobody writes there")
 
 
 def reject_unsupported_options(options: SourceOptions, source: type[Source], place: Place) -> None:
     """Raise UsageError for an option that does not apply to this kind of source."""
-    for name in _NOT_SUPPORTED_BY_ALL:
+    for name in SOURCE_OPTIONS:
         if getattr(options, name) and name not in source.supported_options:
             flag = name.replace("_", "-")
             raise UsageError(f"--{flag} does not apply to a source of the kind {source.kind!r} ({place}); remove it")

@@ -17,15 +17,7 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError
 from etl.progress import Progress
-from etl.sources.base import (
-    Columns,
-    Content,
-    LargeFile,
-    NotInPlaceError,
-    SourceImage,
-    SourceOptions,
-    reject_duplicates,
-)
+from etl.sources.base import Columns, Content, Source, SourceImage, SourceOptions, reject_duplicates
 from etl.sources.fields import (
     checked_label,
     checked_split,
@@ -62,7 +54,7 @@ class _Entry:
     columns: Columns | None
 
 
-class ListSource:
+class ListSource(Source):
     """A list with a row for each image: the path or URI of its file, its label, perhaps its split, and others.
 
     A path is absolute, or relative to the list's folder; a URI is one that `etl.storage.place.open_place` takes. A path
@@ -79,9 +71,6 @@ class ListSource:
         "key_column",
         "follow_links",
     )
-    is_sequential = False
-    pixels = None
-    skipped = 0
 
     def __init__(self, place: Place, options: SourceOptions) -> None:
         entries = list(_entries(place, options))
@@ -99,12 +88,7 @@ class ListSource:
             for number, (entry, info) in enumerate(zip(entries, infos, strict=True))
         ]
 
-    def large_files(self) -> list[LargeFile]:
-        """Raise NotInPlaceError."""
-        raise NotInPlaceError("the images are files of their own")
-
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._places[image.position[0]], image)
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pyarrow import fs
 
-from etl.errors import DataError, UsageError
-from etl.sources.base import MAX_WHOLE_BYTES, Content, LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.errors import UsageError
+from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, SourceOptions, change_error
 from etl.sources.fields import number_labels
 from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.sources.names import (
@@ -21,7 +21,7 @@ from etl.sources.names import (
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 
-class FolderSource:
+class FolderSource(Source):
     """A folder with a folder per class; an image's key is its path below the source.
 
     With ``split_folders`` the first level names the split and the second the class. Hidden files, and files outside a
@@ -32,8 +32,6 @@ class FolderSource:
 
     kind = "folder"
     supported_options: ClassVar[tuple[str, ...]] = ("split_folders", "follow_links")
-    is_sequential = False
-    pixels = None
 
     def __init__(self, place: Place, options: SourceOptions) -> None:
         self._place = place
@@ -59,12 +57,7 @@ class FolderSource:
             key=lambda image: image.key,
         )
 
-    def large_files(self) -> list[LargeFile]:
-        """Raise NotInPlaceError."""
-        raise NotInPlaceError("the images are files of their own")
-
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
-        """Read as `Source` requires."""
         for image in images:
             yield read_file(self._place / image.key, image)
 
@@ -143,7 +136,7 @@ def read_file(place: Place, image: SourceImage) -> Content:
         return _read_pieces(place, image)
     data = place.read_bytes()
     if len(data) != image.size_bytes:
-        raise _changed(place)
+        raise change_error(place)
     return data
 
 
@@ -154,11 +147,7 @@ def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
             left -= len(piece)
             yield piece
     if left:
-        raise _changed(place)
-
-
-def _changed(place: Place) -> DataError:
-    return DataError(f"{place} changed while it was read; run again when nobody writes there")
+        raise change_error(place)
 
 
 class Links:

@@ -6,14 +6,13 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError, UsageError
 from etl.progress import log
-from etl.sources.base import LargeFile, NotInPlaceError, SourceImage, SourceOptions
+from etl.sources.base import Source, SourceImage, SourceOptions
 from etl.sources.fields import number_labels
 from etl.sources.names import is_visible, split_of
 from etl.storage.place import Place
@@ -25,7 +24,7 @@ _MAX_DEFLATED = 1032  # bytes that one byte of gzip can give (RFC 1951: a match 
 _MAX_DIMENSIONS = 4  # count, height, width, channels
 
 
-class IdxSource:
+class IdxSource(Source):
     """IDX files in pairs of images and labels, plain or gzip; the name of a pair gives its split (train, t10k).
 
     Format: http://yann.lecun.com/exdb/mnist/ (big-endian magic number, sizes, then uint8 values). Images become PGM or
@@ -34,8 +33,7 @@ class IdxSource:
     """
 
     kind = "idx"
-    supported_options: ClassVar[tuple[str, ...]] = ()
-    is_sequential = False
+    images_are = "arrays"
 
     def __init__(self, place: Place, options: SourceOptions) -> None:
         files = [info.base_name for info in place.children() if info.is_file]
@@ -71,10 +69,6 @@ class IdxSource:
         if not any(map(_split_of, labels)):
             found = ", ".join(sorted(labels))
             log("ingest", f"no pair of {place} has train, t10k, test or validation in its name: {found}")
-
-    def large_files(self) -> list[LargeFile]:
-        """Raise NotInPlaceError."""
-        raise NotInPlaceError("the images are arrays")
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """Return PGM or PPM files of the images."""

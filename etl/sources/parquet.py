@@ -9,9 +9,9 @@ from typing import ClassVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
 from etl.progress import Progress
-from etl.sources.base import Columns, LargeFile, SourceImage, SourceOptions, reject_duplicates
+from etl.sources.base import Columns, LargeFile, Source, SourceImage, SourceOptions, change_error, reject_duplicates
 from etl.sources.fields import (
     checked_label,
     checked_split,
@@ -31,7 +31,7 @@ _FILES_AT_ONCE = 4
 _Row = tuple[str, str | None, str | None, int, Columns | None]
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """Parquet files with a row for each image: its bytes, its label, perhaps its split, and further scalars.
 
     The bytes are a column of binary, or of a struct with binary ``bytes``. Labels are text, booleans, or integers; the
@@ -46,8 +46,6 @@ class ParquetSource:
     kind = "parquet"
     supported_options: ClassVar[tuple[str, ...]] = ("image_column", "label_column", "split_column", "key_column")
     is_sequential = True  # within a row group
-    pixels = None
-    skipped = 0
 
     def __init__(self, place: Place, files: list[Place], options: SourceOptions) -> None:
         named_place = files[0] if len(files) == 1 else place
@@ -87,7 +85,6 @@ class ParquetSource:
         return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
-        """Read as `Source` requires."""
         for number, run in groupby(images, key=lambda image: image.position[0]):
             yield from self._files[number].read(list(run))
 
@@ -128,14 +125,13 @@ class _File:
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """The bytes of these images of this file, in the order of their rows."""
-        changed = DataError(f"{self.place} changed while it was read; run again when nobody writes there")
         if self.place.info().mtime_ns != self.version:
-            raise changed
+            raise change_error(self.place)
         cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in images])
         for image in images:
             data = next(cells, None)
             if data is None or len(data) != image.size_bytes:
-                raise changed
+                raise change_error(self.place)
             yield data
 
     def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:

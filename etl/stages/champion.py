@@ -30,8 +30,7 @@ def read_champions(root: Place) -> list[Promoted]:
     if not place.exists():
         return []
     record = place.read_json()
-    content = {name: value for name, value in record.items() if name != "checksum"}
-    if record.get("format") != FORMAT or with_checksum(content) != record:
+    if record.get("format") != FORMAT or with_checksum(record) != record:
         raise DataError(f"{place} is damaged, or of another version; put it back, or remove it to start again")
     return [record["champion"], *record["history"]]
 

@@ -30,7 +30,7 @@ class Summary:
             print(json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False), flush=True)
             return
         if self.brief and not verbose:
-            counts = [f"{name.replace('_', ' ')} {_text(self.facts[name])}" for name in self.brief]
+            counts = [f"{name.replace('_', ' ')} {text_of(self.facts[name])}" for name in self.brief]
             print(title, "; ".join(counts), self.place, sep="\n  ", flush=True)
             return
         # imported here because most processes that import this module are tasks, which show nothing
@@ -41,14 +41,14 @@ class Summary:
         facts = Table(title=title, title_justify="left", show_header=False)
         facts.add_row("place", self.place)
         for name, value in self.facts.items():
-            facts.add_row(name.replace("_", " "), _text(value))
+            facts.add_row(name.replace("_", " "), text_of(value))
         console.print(facts)
         for title, columns, rows in self.tables:
             table = Table(title=title, title_justify="left")
             for number, column in enumerate(columns):
                 table.add_column(column, justify="right" if number else "left")
             for row in rows:
-                table.add_row(*map(_text, row))
+                table.add_row(*map(text_of, row))
             console.print(table)
 
 
@@ -57,11 +57,12 @@ def speed(images: int, seconds: float) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "images_per_s": round(images / seconds) if seconds else None}
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value of JSON for people, on one line."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(count)}" for key, count in value.items()) or "none"
+        return ", ".join(f"{key} {text_of(count)}" for key, count in value.items()) or "none"
     if isinstance(value, list):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(text_of, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:

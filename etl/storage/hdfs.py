@@ -26,7 +26,7 @@ from etl.storage.hdfs_errors import HdfsFailure, explain_failure
 from etl.storage.hdfs_settings import HdfsSettings
 
 # A NameNode that does not answer is reported after 7 s, not after hdfs-native's 3 minutes; the site's own values win.
-_PATIENCE = {
+_RETRIES = {
     "dfs.client.failover.max.attempts": "5",
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "2000",
@@ -99,7 +99,7 @@ class HdfsFilesystem(Filesystem):
     def _connect(self) -> hdfs_native.Client:
         # hdfs-native reads the site's files by itself, but neither what they include nor their variables
         with self.explaining("/"):
-            return hdfs_native.Client(f"hdfs://{self.authority}", {**_PATIENCE, **site_configuration()})
+            return hdfs_native.Client(f"hdfs://{self.authority}", {**_RETRIES, **site_configuration()})
 
     @functools.cached_property
     def umask(self) -> int:

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 
 
-def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
-    """A marker with this ``content`` and its checksum, `checksum_of`."""
-    return {**content, "checksum": checksum_of(content)}
-
-
-def checksum_of(content: Mapping[str, Any]) -> str:
-    """The SHA-256, in hex, of ``content`` as canonical JSON: UTF-8, sorted keys, no space between tokens."""
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A marker with this ``content``, of which a member ``checksum`` is replaced: the SHA-256, in hexadecimal, of the
+    rest as canonical JSON (UTF-8, sorted keys, no space between tokens)."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return {**rest, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
 def json_bytes(value: object) -> bytes:

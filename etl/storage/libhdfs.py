@@ -24,7 +24,7 @@ _STRIPED = "Append on EC file"  # a NameNode's words for an erasure-coded file
 IN_CONTAINER = "CONTAINER_ID"  # set by YARN
 DEFAULT_REPLICATION = 3  # Hadoop's own, if the site sets none
 # As few tries and seconds as hdfs-native takes by our settings.
-_PATIENCE = {
+_RETRIES = {
     "ipc.client.connect.max.retries": "5",
     "ipc.client.connect.retry.interval": "1000",
     "ipc.client.connect.max.retries.on.timeouts": "2",
@@ -85,7 +85,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         host, _, port = self.authority.partition(":")
         site = site_configuration()
         replication = self.settings.replication or int(site.get("dfs.replication", DEFAULT_REPLICATION))
-        patience = {name: value for name, value in _PATIENCE.items() if name not in site}
+        retries = {name: value for name, value in _RETRIES.items() if name not in site}
         with self.explaining("/"):
             return fs.HadoopFileSystem(
                 host,
@@ -93,7 +93,7 @@ class LibhdfsHdfs(HdfsFilesystem):
                 user=self.settings.user,
                 replication=replication,
                 default_block_size=self.settings.block_size_bytes,
-                extra_conf=patience | {UMASK: f"{self.umask:03o}"},
+                extra_conf=retries | {UMASK: f"{self.umask:03o}"},
             )
 
 

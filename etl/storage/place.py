@@ -58,13 +58,9 @@ class Place:
         """The text that `open_place` takes, in any process."""
         return self.filesystem.uri(self.path)
 
-    @property
-    def _arrow(self) -> fs.FileSystem:
-        return self.filesystem.arrow
-
     def info(self) -> fs.FileInfo:
         """Type, size and time of change; the type is NotFound if nothing is there."""
-        return self._arrow.get_file_info(self.path)
+        return self.filesystem.arrow.get_file_info(self.path)
 
     def exists(self) -> bool:
         """True if a file or folder is there."""
@@ -77,7 +73,7 @@ class Place:
         """
         selector = fs.FileSelector(self.path, recursive=recursive, allow_not_found=True)
         try:
-            return sorted(self._arrow.get_file_info(selector), key=lambda info: info.path)
+            return sorted(self.filesystem.arrow.get_file_info(selector), key=lambda info: info.path)
         except UnicodeDecodeError as error:
             raise UsageError(f"the name {error.object!r} below {self} is not UTF-8; rename it") from None
 
@@ -88,17 +84,19 @@ class Place:
 
     def open_input(self) -> pyarrow.NativeFile:
         """Open for reading at any offset. Raises FileNotFoundError."""
-        return self._arrow.open_input_file(self.path)
+        return self.filesystem.arrow.open_input_file(self.path)
 
     def open_stream(self, compression: str | None = None) -> pyarrow.NativeFile:
         """Open for reading from front to back, buffered, and decompressed with this codec."""
-        return self._arrow.open_input_stream(self.path, compression=compression, buffer_size=READ_BUFFER_BYTES)
+        return self.filesystem.arrow.open_input_stream(
+            self.path, compression=compression, buffer_size=READ_BUFFER_BYTES
+        )
 
     def read_bytes(self) -> bytes:
         """The whole file. Raises FileNotFoundError."""
         with (
             self.filesystem.explaining(self.path),
-            self._arrow.open_input_stream(self.path, compression=None) as stream,
+            self.filesystem.arrow.open_input_stream(self.path, compression=None) as stream,
         ):
             return cast(bytes, stream.read())
 
@@ -120,7 +118,7 @@ class Place:
         digest = hashlib.sha256()
         with (
             self.filesystem.explaining(self.path),
-            self._arrow.open_input_stream(self.path, compression=None) as stream,
+            self.filesystem.arrow.open_input_stream(self.path, compression=None) as stream,
         ):
             while chunk := stream.read_buffer(READ_BUFFER_BYTES):
                 digest.update(chunk)
@@ -136,28 +134,21 @@ class Place:
         info = self.info()
         try:
             if info.type == fs.FileType.Directory:
-                self._arrow.delete_dir(self.path)
+                self.filesystem.arrow.delete_dir(self.path)
             elif info.type != fs.FileType.NotFound:
-                self._arrow.delete_file(self.path)
+                self.filesystem.arrow.delete_file(self.path)
         except FileNotFoundError:  # another was faster
             pass
+
+
+_LOCAL = LocalFilesystem()
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[A-Za-z]:\\")
 
 
 def open_place(uri: str) -> Place:
     """The place that ``uri`` names: a bare local path, a ``file://`` or an ``hdfs://`` URI.
 
-    Raises UsageError for a scheme without a filesystem.
-    """
-    return Place(*locate(uri))
-
-
-_LOCAL = LocalFilesystem()
-
-
-def locate(uri: str) -> tuple[Filesystem, str]:
-    """The filesystem and the path that ``uri`` names; it connects when it is first used.
-
-    Within one process, the same address and settings give the same connection.
+    It connects when it is first used. Within one process, the same address and settings give the same connection.
 
     Raises UsageError for a scheme without a filesystem, and for bytes that are not UTF-8.
     """
@@ -170,19 +161,16 @@ def locate(uri: str) -> tuple[Filesystem, str]:
     if not separator:
         if (path := os.path.expanduser(uri)).startswith("~"):
             raise UsageError(f"the place {uri!r} begins with an unknown user; give ./{uri} for a folder of that name")
-        return _LOCAL, _local_path(path)
+        return Place(_LOCAL, _local_path(path))
     authority, _, path = rest.partition("/")
     if scheme.lower() == "file" and authority in ("", "localhost"):
-        return _LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape"))
+        return Place(_LOCAL, _local_path(unquote(f"/{path}", errors="surrogateescape")))
     if scheme.lower() == "hdfs":
-        return _hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}")
+        return Place(_hdfs(authority), posixpath.normpath(f"/{path.lstrip('/')}"))
     raise UsageError(
         f"cannot open {uri!r}: give a local path, file:///absolute/path or hdfs://namenode:port/absolute/path (for a"
         " mount of viewfs, what it is a link to; object storage has no rename that refuses a taken name)"
     )
-
-
-_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[A-Za-z]:\\")
 
 
 def _local_path(path: str) -> str:

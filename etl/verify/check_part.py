@@ -94,9 +94,7 @@ class PartCheck:
 
     def live(self, table: pa.Table) -> pa.Table:
         """The rows of the images that are not removed."""
-        if not self.removed.number(self.pack_name):
-            return table
-        return table.filter(pa.array(self.removed.live(self.pack_name, table["key"])))
+        return self.removed.filter(self.pack_name, table)
 
     def _read(self, what: str, place: Place, schema: pa.Schema, sha256: str) -> pa.Table | None:
         """A table; None, and a finding, if it is not the one that was written, or was written with a defect."""

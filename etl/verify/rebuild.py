@@ -1,6 +1,5 @@
 """Slices and tables rebuilt, byte for byte, from what is still there: nothing is decoded."""
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -8,7 +7,7 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
-from etl.formats.records import read_records
+from etl.formats.records import open_record
 from etl.normalized.parts import live_rows, read_rows, records_place
 from etl.raw.removed import Removed
 from etl.slices.manifest import TABLES, located_slices, slices_of, table_file
@@ -89,13 +88,12 @@ def read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]:
         part, place = row["source"], records_place(normalized, row["source"])
         try:
             with place.open_input() as file:
-                data = file.read_at(row["size"], row["offset"])
-            record = next(read_records(io.BytesIO(data), str(place)), None)
+                record = open_record(file.read_at(row["size"], row["offset"]), row["offset"], str(place))
         except FileNotFoundError:
             raise DamagedPartError(part, f"{place} is missing") from None
         except DataError as error:
             raise DamagedPartError(part, str(error)) from None
-        if record is None or record.crc32c != row["crc32c"]:
+        if record.crc32c != row["crc32c"]:
             raise DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
         yield record.data, part, row["sha256"]
 

@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.formats.parquet_tables import read_facts
 from etl.images.config import FLAGS, NormalizeConfig
-from etl.normalized.parts import Origin, count_live, live_facts, read_rows, rows_place
+from etl.normalized.parts import Origin, live_facts, read_entry, read_rows, rows_place
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.stages.layout import PARTS, raw_stage
@@ -75,28 +74,27 @@ class Retry:
         Raises DataError if a task has not published its part, or if a good image has changed.
         """
         normalized, marker = self.stage.folder, self.parent.marker
-        made = {part["part"]: _new_facts(normalized, part) for part in self.parts}
-        unchanged = [part for part in self.parts if _is_unchanged(part, made[part["part"]])]
-        for part in unchanged:
-            self._delete(run, made.pop(part["part"]))
-        changed = {part: key for part, facts in made.items() if (key := _changed_image(normalized, part, facts))}
-        for part in changed:
-            self._delete(run, made[part])
-        for part, key in changed.items():
+        removed, classes = Removed.read(self.root, marker), len(marker["classes"])
+        made = {
+            part["part"]: read_entry(normalized, Origin.of_part(part).next(), part["input"], removed, classes)
+            for part in self.parts
+        }
+        entries, faults = list[dict[str, Any]](), list[str]()
+        for part in self.parent.entries:
+            entry = made.get(part["part"])
+            is_unchanged = entry is not None and _is_unchanged(part, entry)
+            changed = entry and not is_unchanged and _changed_image(normalized, part["part"], entry["part"])
+            if entry is not None and (is_unchanged or changed):
+                run.delete(normalized / file for file in PARTS.files(entry))
+            if changed:
+                faults.append(f"{rows_place(normalized, part['part'])}: {changed}")
+            entries.append(_kept_entry(part, marker, self.config) if entry is None or is_unchanged else entry)
+        if faults:
             raise DataError(
-                f"{rows_place(normalized, part)}: {key} is not what it was (other versions of libraries, or a decoder"
-                " that was too slow); run again, or normalize again with --overwrite"
+                f"{faults[0]} is not what it was (other versions of libraries, or a decoder that was too slow); run"
+                " again, or normalize again with --overwrite"
             )
-        removed = Removed.read(self.root, marker)
-        return [
-            _new_entry(normalized, part, made[part["part"]], removed, len(marker["classes"]))
-            if part["part"] in made
-            else _kept_entry(part, marker, self.config)
-            for part in self.parent.entries
-        ]
-
-    def _delete(self, run: Run, facts: Mapping[str, Any]) -> None:
-        run.delete(self.stage.folder / file for file in PARTS.files(facts))
+        return entries
 
     def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
         """True if ``parent`` has these entries and this configuration."""
@@ -123,42 +121,16 @@ def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig)
     config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
 
 
-def _new_facts(normalized: Place, part: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of the part that was made in place of ``part``, an entry.
-
-    Raises DataError if no task has published it, or it was made of other images.
-    """
-    origin = Origin.of_part(part).next()
-    place = rows_place(normalized, origin.part)
-    if not place.exists():
-        raise DataError(f"{place} is missing though the job ended; run again")
-    facts = read_facts(place)
-    if Origin.of_part(facts) != origin or facts["input"] != part["input"]:
-        raise DataError(f"{place} does not have the images of {part['part']}; remove it, and run again")
-    return facts
-
-
 def _is_unchanged(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     """True if the new part has the records of the old one, and as many rejects for each reason."""
     return (facts["sha256"], facts["rejects"]["by_reason"]) == (part["sha256"], part["rejects"]["by_reason"])
 
 
-def _changed_image(normalized: Place, part: str, facts: Mapping[str, Any]) -> str | None:
-    """The key of an image whose record in the old part is not in the new one of these ``facts``, if there is one."""
-    old, new = (read_rows(normalized, name, ["key", "crc32c"]).to_pylist() for name in (part, facts["part"]))
+def _changed_image(normalized: Place, part: str, made: str) -> str | None:
+    """The key of an image whose record in ``part`` is not in the part that was ``made`` in its place, if any."""
+    old, new = (read_rows(normalized, name, ["key", "crc32c"]).to_pylist() for name in (part, made))
     kept = {row["key"]: row["crc32c"] for row in new}
     return next((row["key"] for row in old if kept.get(row["key"]) != row["crc32c"]), None)
-
-
-def _new_entry(
-    normalized: Place, part: Mapping[str, Any], facts: Mapping[str, Any], removed: Removed, classes: int
-) -> dict[str, Any]:
-    """The next marker's entry for the new part of these ``facts``, which takes the place of ``part``."""
-    rows_sha256 = rows_place(normalized, facts["part"]).sha256()
-    entry = {**facts, "rows_sha256": rows_sha256, "removed": part["removed"]}
-    if part["removed"]:
-        entry["live"] = count_live(normalized, entry, removed, classes)
-    return entry
 
 
 def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> dict[str, Any]:
@@ -168,4 +140,4 @@ def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: Norm
     """
     limits = part.get("limits", marker["config"]["limits"])
     entry = {name: value for name, value in part.items() if name != "limits"}
-    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != config.limits.to_json() else {})
+    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != vars(config.limits) else {})

@@ -90,10 +90,10 @@ class TaskRunner:
             return run_here(job)
 
     def _open_yarn_job(self) -> "YarnJob":
-        from mapreduce.jobs.yarn import ClusterOptions, YarnJob
+        from mapreduce.jobs.yarn import YarnJob
 
         asked = {name: self._values[name] for name in ("queue", "priority", "task_memory", "restart")}
-        return YarnJob(self.stage, ClusterOptions(**asked, python_bin=self.job.options.python_bin))
+        return YarnJob(self.stage, **asked, python_bin=self.job.options.python_bin)
 
     def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
         yarn_job = self._open_yarn_job()

@@ -46,44 +46,38 @@ FAREWELLS = frozenset({"Streaming Command Failed!", "Streaming Job Failed!"})  #
 SIGNAL_STATUS = 128  # a greater exit status is this plus the number of a signal
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """What the user asked of the cluster; see `etl.options.stage_options.HADOOP_OPTIONS`."""
+def memory_properties(task_memory: int, helper_bytes: int = 0) -> dict[str, str]:
+    """Divide a container's memory, in bytes, between the JVM's heap, its sort buffer, and the task's Python.
 
-    queue: str | None
-    priority: str | None
-    task_memory: int
-    restart: bool
-    python_bin: str | None
-
-    def memory_properties(self, helper_bytes: int = 0) -> dict[str, str]:
-        """Divide a container's memory between the JVM's heap, its sort buffer, and the task's Python.
-
-        A mapper's container has ``helper_bytes`` in addition, for its helper process.
-        """
-        settings = HdfsSettings.from_environment()
-        python = PYTHON_BYTES + (settings.heap_bytes // 2 if settings.driver == LIBHDFS else 0)  # it fills half of it
-        heap = max(MIN_HEAP_BYTES, self.task_memory - python) >> 20
-        # few new objects survive, and the sort buffer takes most of the heap, which need not grow
-        jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
-        return {
-            "mapreduce.map.memory.mb": str((self.task_memory + helper_bytes) >> 20),
-            "mapreduce.reduce.memory.mb": str(self.task_memory >> 20),
-            "mapreduce.map.java.opts": jvm,
-            "mapreduce.reduce.java.opts": jvm,
-            "mapreduce.task.io.sort.mb": str(heap * 3 // 5),
-            "mapreduce.map.sort.spill.percent": "0.95",
-            # what is fetched goes to disk anyway; with Hadoop's 0.7 it would fill the heap before
-            "mapreduce.reduce.shuffle.input.buffer.percent": "0.3",
-        }
+    A mapper's container has ``helper_bytes`` in addition, for its helper process.
+    """
+    settings = HdfsSettings.from_environment()
+    python = PYTHON_BYTES + (settings.heap_bytes // 2 if settings.driver == LIBHDFS else 0)  # it fills half of it
+    heap = max(MIN_HEAP_BYTES, task_memory - python) >> 20
+    # few new objects survive, and the sort buffer takes most of the heap, which need not grow
+    jvm = f"-Xmx{heap}m -Xms{heap}m -Xmn{heap // 8}m {QUICK_JVM}"
+    return {
+        "mapreduce.map.memory.mb": str((task_memory + helper_bytes) >> 20),
+        "mapreduce.reduce.memory.mb": str(task_memory >> 20),
+        "mapreduce.map.java.opts": jvm,
+        "mapreduce.reduce.java.opts": jvm,
+        "mapreduce.task.io.sort.mb": str(heap * 3 // 5),
+        "mapreduce.map.sort.spill.percent": "0.95",
+        # what is fetched goes to disk anyway; with Hadoop's 0.7 it would fill the heap before
+        "mapreduce.reduce.shuffle.input.buffer.percent": "0.3",
+    }
 
 
 @dataclass
 class YarnJob:
-    """A job of ``stage`` on the cluster. ``note`` is its progress in a few words."""
+    """A job of ``stage`` on the cluster, with these options of the user's. ``note`` is its progress in a few words."""
 
     stage: Stage
-    options: ClusterOptions
+    task_memory: int
+    queue: str | None = None
+    priority: str | None = None
+    restart: bool = False
+    python_bin: str | None = None
     manager: ResourceManager = field(default_factory=ResourceManager.of_site)
     application: Application | None = None
     failed: list[FailedAttempt] = field(default_factory=list)
@@ -100,7 +94,7 @@ class YarnJob:
     def check(self) -> None:
         """Raise EnvironmentFailure if a program of Hadoop's is missing, or the cluster does not have the queue."""
         java_home(), hadoop_command(), streaming_jar()
-        queues, queue = self.manager.queues(), self.options.queue
+        queues, queue = self.manager.queues(), self.queue
         if not has_queue(queues, queue):
             known = ", ".join(queues)
             raise EnvironmentFailure(f"--queue {queue!r} does not exist at {self.manager}; its queues are: {known}")
@@ -108,13 +102,13 @@ class YarnJob:
     def properties(self, work: Work) -> dict[str, str]:
         """Hadoop's properties for a job that does this work."""
         lines = len(work.lines)
-        asked = {"mapreduce.job.queuename": self.options.queue, "mapreduce.job.priority": self.options.priority}
+        asked = {"mapreduce.job.queuename": self.queue, "mapreduce.job.priority": self.priority}
         return {
             "mapreduce.job.name": f"ringslice {self.stage.name} {self.stage.folder}",
             "mapreduce.job.tags": self.tag,
             "mapreduce.input.lineinputformat.linespermap": str(math.ceil(lines / min(lines, work.tasks))),
             "stream.map.input.ignoreKey": "true",
-            **self.options.memory_properties(work.helper_bytes),
+            **memory_properties(self.task_memory, work.helper_bytes),
             "mapreduce.map.output.compress": "false",
             "mapreduce.job.reduce.slowstart.completedmaps": "0.8",
             **{name: value for name, value in asked.items() if value},
@@ -130,7 +124,7 @@ class YarnJob:
         passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
         for name, value in {**passed, **TASK_VARIABLES, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}.items():
             words += ["--cmdenv", f"{name}={value}"]
-        if self.options.python_bin is None:
+        if self.python_bin is None:
             words += ["--python-bin", PACKED_PYTHON, "--archives", f"{upload_python(self.stage)}#env"]
         on_hdfs = self.stage.folder.filesystem.scheme == "hdfs"
         return [*words, "--hadoop-tmp-dir", (tasks / "mrjob" if on_hdfs else _home(self.stage) / "jobs").uri]
@@ -149,7 +143,7 @@ class YarnJob:
         """
         running = self.manager.tagged(self.tag)
         may_publish = any((folder / JOB_FILE).exists() for folder in self.stage.task_folders())
-        if len(running) == 1 and is_resumed and may_publish and not self.options.restart:
+        if len(running) == 1 and is_resumed and may_publish and not self.restart:
             return running[0]
         for each in running:
             log(self.stage.name, f"killing {each.id}, which still runs for {self.stage.folder}")

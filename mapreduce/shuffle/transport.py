@@ -19,7 +19,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
+from contextlib import closing
 from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -160,12 +160,8 @@ class LocalFiles:
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
 
-    def __enter__(self) -> "LocalFiles":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all files."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
@@ -229,7 +225,7 @@ class References(Transport):
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         """Read the records at the places that are received."""
-        with LocalFiles() as files:
+        with closing(LocalFiles()) as files:
 
             def path(part: str) -> str:
                 return records_place(normalized, part).path

@@ -304,8 +304,7 @@ def _parse_marker(data: bytes) -> dict[str, Any] | None:
     """The marker whose text is ``data``; None if it is not, byte for byte, what `write` made."""
     try:
         marker = json.loads(data)
-        content = {name: value for name, value in marker.items() if name != "checksum"}
-        return marker if json_bytes(with_checksum(content)) == data else None
+        return marker if json_bytes(with_checksum(marker)) == data else None
     except (ValueError, AttributeError, RecursionError):  # not JSON, not an object, too deep
         return None
 

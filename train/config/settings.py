@@ -13,18 +13,19 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
 from train.checkpoints.background import FAILURES
-from train.config.reader_options import reading_options
-from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
+from train.config.reader_options import reading_options, refuse_without_effect
+from train.config.recipe import FLOAT16, LARS, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
-from train.monitor.rank_process import with_monitor
+from train.monitor.rank_process import is_elastic, with_monitor
 from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
 ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
+SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 PIPELINE, TENSOR_PARALLEL = "pipeline", "tensor-parallel"
 DIVIDED = (PIPELINE, TENSOR_PARALLEL)
 OF_TORCH = (DDP, *DIVIDED)
@@ -114,7 +115,7 @@ class Settings:
     @property
     def has_servers(self) -> bool:
         """True if the weights are on parameter servers."""
-        return self.strategy in (ASYNCHRONOUS, SYNCHRONOUS)
+        return self.strategy in SERVED
 
     @property
     def is_synchronous(self) -> bool:
@@ -153,7 +154,8 @@ class Settings:
         return to_toml({**self.recipe.to_json(), **asdict(self.stopping)})
 
 
-ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
+# RINGSLICE_EPOCHS=3 is --epochs 3; an option whose parameter has another name gives its variable itself
+ENVIRONMENT_PREFIX = "RINGSLICE"
 
 DATA = click.option(
     "--data",
@@ -165,6 +167,7 @@ NAME = click.option("--name", help="Name of the slices. Default: the newest fini
 STALL_TIMEOUT = click.option(
     "--stall-timeout",
     "stall_timeout_s",
+    envvar="RINGSLICE_STALL_TIMEOUT",
     type=float,
     default=STALL_TIMEOUT_S,
     show_default=True,
@@ -187,7 +190,7 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, ASYNCHRONOUS, SYNCHRONOUS, *OF_TORCH]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, *SERVED, *OF_TORCH]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
@@ -246,6 +249,7 @@ _OPTIONS = (
     click.option(
         "--max-time",
         "max_time_s",
+        envvar="RINGSLICE_MAX_TIME",
         type=Time(),
         metavar="TIME",
         help="Stop after so long a time, in mid-epoch too: seconds, or as in 90m or 1.5h. --resume goes on as"
@@ -299,7 +303,7 @@ _OPTIONS = (
         type=click.Choice([AUTO, CPU, GPU]),
         default=AUTO,
         show_default=True,
-        help="Where to train: auto takes a GPU for each rank if TensorFlow sees any; gpu fails if it sees none.",
+        help="Where to train: auto takes a GPU for each rank if the framework sees any; gpu fails if it sees none.",
     ),
     click.option(
         "--deterministic",
@@ -320,7 +324,11 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     def run(monitor: Monitor, reading: Reading, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
-        settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
+        made = Recipe(**recipe)
+        refuse_without_effect("crop_area", "crop" in made.augmentations, "--augment crop")
+        refuse_without_effect("lars_coefficient", made.optimizer == LARS, f"--optimizer {LARS}")
+        refuse_without_effect("commit_steps", is_elastic(), "an elastic run")
+        settings = Settings(recipe=made, stopping=Stopping(**stopping), reading=reading, **values)
         start(settings, monitor)
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from etl.errors import UsageError
+from train.config.recipe import MAX_VALUE
 
-MAX_VALUE = 1_000_000_000
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -32,7 +32,9 @@ class Stopping:
             if value is not None and not 1 <= value <= MAX_VALUE:
                 raise UsageError(f"{flag} {value} is out of range; give a number from 1 to {MAX_VALUE}")
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
-            raise UsageError(f"--until-accuracy {self.until_accuracy:g} is out of range; give a number from 0 to 1")
+            raise UsageError(
+                f"--until-accuracy {self.until_accuracy:g} is out of range; give a number above 0, up to 1"
+            )
 
     def why(self, epoch: int, step: int, scores: Sequence[float], seconds: float) -> str:
         """The reason why a run in ``epoch``, after ``step`` steps and ``seconds``, is over; empty if it is not.

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
-from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
+from train.config.settings import HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SERVED
 from train.parallel.endings import Endings
 
-SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
 FIRST = ("0", "chief 0")

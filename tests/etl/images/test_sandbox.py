@@ -110,7 +110,8 @@ def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: fl
     """Of three frames of 40x10 where there can be more than one: the very limit is kept, and one less refused."""
     others = [Image.new("RGB", (40, 10), color) for color in ("red", "green", "blue")]
     for value in (kept, refused):
-        with DecodeWorker(replace(CONFIG, limits=Limits.from_json({limit: value}))) as worker:
+        limits = Limits(**{limit: value})  # type: ignore[arg-type] # of several types
+        with DecodeWorker(replace(CONFIG, limits=limits)) as worker:
             for kind in FRAMED | ({"JPEG", "PPM", "BMP", "AVIF", "JPEG2000"} if limit != "frames" else set()):
                 frames = {"save_all": True, "append_images": others[1:]} if kind in FRAMED else {}
                 result = worker.normalize(save(others[0], kind, **frames))
@@ -118,7 +119,7 @@ def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: fl
 
 
 def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "PATIENCE", 30_000)  # of the limit, however late the worker has its processor
+    monkeypatch.setattr(sandbox, "MAX_WALL_RATIO", 30_000)  # of the limit, however late the worker has its processor
     slow = picture("PNG", side=1500, compress_level=1, icc_profile=b"x")
     with DecodeWorker(NormalizeConfig(16, 16, limits=Limits(seconds=0.01))) as worker:
         result = worker.normalize(slow)
@@ -133,7 +134,7 @@ def test_a_worker_that_hangs_is_ended(side: int, monkeypatch: pytest.MonkeyPatch
     with DecodeWorker(CONFIG) as worker:
         worker_pid = started(worker)
         os.kill(worker_pid, signal.SIGSTOP)
-        monkeypatch.setattr(sandbox, "PATIENCE", 0.02)  # of the limit of 10 s
+        monkeypatch.setattr(sandbox, "MAX_WALL_RATIO", 0.02)  # of the limit of 10 s
         assert worker.normalize(image) == Reject(Reason.TOO_SLOW, "no answer in 0.2 s")
         assert not Path(f"/proc/{worker_pid}").exists()
 

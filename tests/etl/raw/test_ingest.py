@@ -15,7 +15,7 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.raw.ingest import ingest
 from etl.raw.source_diff import VERSIONS_FILE
-from etl.sources import FolderSource
+from etl.sources.folder import FolderSource
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.lib.commands import contents

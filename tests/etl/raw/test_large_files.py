@@ -12,7 +12,8 @@ import pytest
 from etl.errors import DataError
 from etl.normalized import parts
 from etl.raw.packs import pieces
-from etl.sources import archive, folder, open_source
+from etl.sources import archive, folder
+from etl.sources.detect import open_source
 from etl.storage.place import open_place
 from mapreduce.normalize import Normalize
 from tests.conftest import TreeMaker

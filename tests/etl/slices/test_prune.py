@@ -158,7 +158,7 @@ def test_a_damaged_file_of_a_run_that_stays_is_found_before_anything_is_removed(
     damaged = record_run(root, 1, "checkpoints/step-00000002/checkpoint.json", "airflow-1").joinpath("result.json")
     damaged.write_text('{"slices": ')
     before = contents(root)
-    line = f"damaged file of a run: {damaged} (not JSON: Expecting value: line 1 column 12 (char 11)). Remove the file"
+    line = f"{damaged} is not JSON (Expecting value: line 1 column 12 (char 11)); it was damaged"
     failed(ringslice_here("prune", root, "--keep-runs", 1), 1, line)
     assert contents(root) == before
 

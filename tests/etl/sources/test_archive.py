@@ -11,7 +11,8 @@ import pytest
 
 from etl.errors import UsageError
 from etl.raw.ingest import ingest
-from etl.sources import SourceOptions, open_source
+from etl.sources.base import SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import Place, open_place
 from tests.lib.faults import READ, Fault, FaultyFilesystem

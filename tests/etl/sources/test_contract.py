@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import Source, SourceOptions, open_source
+from etl.sources.base import Source, SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.place import Place, open_place
 from tests.lib.commands import contents
 from tests.lib.damage.sources import try_list, try_source

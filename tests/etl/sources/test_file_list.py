@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import Source, SourceOptions, open_source
+from etl.sources.base import Source, SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.place import Place, open_place
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import contents_of, refused

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from etl.errors import UsageError
-from etl.sources import Source, SourceOptions, open_source
+from etl.sources.base import Source, SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
 from tests.lib.commands import failed

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.sources import SourceOptions, open_source
+from etl.sources.base import SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.place import Place, open_place
 from tests.lib.commands import run, succeeded
 from tests.lib.sources.archives import contents_of, refused
@@ -254,7 +255,7 @@ def test_memory_goes_by_pages_and_not_by_row_groups(here: Place) -> None:
     write_parquet(here / "a.parquet", table, row_group_size=count, **options)
     code = f"""
 import re
-from etl.sources import open_source
+from etl.sources.detect import open_source
 from etl.storage.place import open_place
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
 import pyarrow.parquet, pyarrow.compute

@@ -9,7 +9,7 @@ from etl.hadoop.yarn_api import ResourceManager
 from etl.stages.layout import normalized_stage
 from etl.storage.hdfs_settings import authority_of
 from etl.storage.place import open_place
-from mapreduce.jobs.yarn import ClusterOptions, YarnJob
+from mapreduce.jobs.yarn import YarnJob
 from tests.hadoop.configuration import write_site
 
 SITE = {
@@ -72,10 +72,9 @@ def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path, monkeypatch: pytes
 
 def test_the_jobs_of_a_root_have_one_tag() -> None:
     """By which a second start finds a job that runs, and joins or ends it."""
-    options = ClusterOptions(queue=None, priority=None, task_memory=1 << 30, restart=False, python_bin=None)
     for spellings in (("hdfs:///x", "hdfs://nn1.example/x/", "hdfs://NN1.example:8020/x"), ("/x", "file:///x/")):
         stages = [normalized_stage(open_place(uri)) for uri in spellings]
-        assert len({YarnJob(stage, options, ResourceManager([])).tag for stage in stages}) == 1
+        assert len({YarnJob(stage, 1 << 30, manager=ResourceManager([])).tag for stage in stages}) == 1
 
 
 def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,10 @@ def test_findings_are_those_of_plain_sets(
     contents: dict[bytes, set[str]] = {}
     for _, image in dealt:
         contents.setdefault(sha256(image.content), set()).add(image.key)
-    doubles = sorted((content, key) for content, keys in contents.items() for key in keys if len(keys) > 1)
-    assert [(row["sha256"], row["key"]) for row in duplicates] == doubles, "in order over all buckets"
+    expected_rows = sorted((content, key) for content, keys in contents.items() for key in keys if len(keys) > 1)
+    assert [(row["sha256"], row["key"]) for row in duplicates] == expected_rows, "in order over all buckets"
     several = sum(len(keys) > 1 for keys in contents.values())
-    assert (result.duplicates["contents"], result.duplicates["examples"]) == (several, len(doubles))
+    assert (result.duplicates["contents"], result.duplicates["examples"]) == (several, len(expected_rows))
 
 
 def test_each_difference_is_reported_in_a_line() -> None:
@@ -167,7 +167,7 @@ def test_the_pixels_of_the_training_split_are_summed_exactly() -> None:
 
 def test_copies_and_groups_across_splits() -> None:
     a, b, c = Image("a", 1, group="p"), Image("b", 1, label=1, group="q"), Image("c", 1, group="p")
-    for dealt, expected, torn in (
+    for dealt, expected, split_groups in (
         ([(0, a), (0, c)], (1, 2, 0, 0), 0),
         ([(0, a), (1, c)], (1, 2, 1, 0), 1),
         ([(1, a), (2, b)], (1, 2, 0, 1), 0),
@@ -177,7 +177,7 @@ def test_copies_and_groups_across_splits() -> None:
             images = [image for _, image in dealt]
             result, found = reconcile(dealt, images, buckets=buckets, grouped=True, dropped=True)
             assert tuple(result.duplicates.values()) == expected
-            assert result.findings.counts == +Counter({KeyFault.SPLIT_GROUP: torn, KeyFault.SAME_CONTENT: 1})
+            assert result.findings.counts == +Counter({KeyFault.SPLIT_GROUP: split_groups, KeyFault.SAME_CONTENT: 1})
             assert {row["key"]: row["slice"] for row in found} == {
                 image.key: f"slice-{number}" for number, image in dealt
             }
@@ -191,10 +191,7 @@ def test_all_are_counted_and_the_first_named() -> None:
 
 def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
     attempts = open_place(str(tmp_path)).make_folder()
-    whole, place = (
-        table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]),
-        attempts / "x.parquet",
-    )
+    whole, place = (table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]), attempts / "x.parquet")
     numbers = key_buckets(whole, 5)
     counts = write_buckets(place, attempts, whole, numbers, 5)
     for bucket in range(5):

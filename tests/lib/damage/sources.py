@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from etl.errors import DataError, UsageError
 from etl.raw.extra_columns import join_columns, read_columns
 from etl.raw.packs import pieces
-from etl.sources import SourceImage, open_source
+from etl.sources.base import SourceImage
+from etl.sources.detect import open_source
 from etl.storage.place import open_place
 from tests.lib.damage.mutations import mutate
 from tests.lib.sources.archives import SUFFIXES, Entry, packed, tar_of

@@ -15,7 +15,8 @@ import pytest
 
 from etl.errors import RingsliceError
 from etl.raw.packs import pieces
-from etl.sources import Source, SourceOptions, open_source
+from etl.sources.base import Source, SourceOptions
+from etl.sources.detect import open_source
 from etl.storage.place import Place, open_place
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from etl.sources import SourceImage
-from etl.sources.base import Content
+from etl.sources.base import Content, SourceImage
 from etl.storage.place import Place
 from tests.lib.generations import packs_of
 

@@ -10,7 +10,7 @@ from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from mapreduce.jobs.task_runner import worthwhile_tasks
-from mapreduce.jobs.yarn import ClusterOptions, YarnJob, cause_of, cause_of_output
+from mapreduce.jobs.yarn import YarnJob, cause_of, cause_of_output, memory_properties
 
 PIPE = (
     "Error: java.lang.RuntimeException: PipeMapRed.waitOutputThreads(): subprocess failed with code {}\n\tat org.apache"
@@ -66,10 +66,6 @@ def test_the_cause_among_what_hadoop_printed(text: str, line: str) -> None:
     assert "\n" not in cause_of_output(text)
 
 
-def options_of(memory_mib: int) -> ClusterOptions:
-    return ClusterOptions(queue=None, priority=None, task_memory=memory_mib << 20, restart=False, python_bin=None)
-
-
 @pytest.mark.parametrize(
     ("driver", "memory", "heap"), [(NATIVE, 512, 192), (NATIVE, 1024, 704), (NATIVE, 128, 128), (LIBHDFS, 1024, 576)]
 )
@@ -77,10 +73,10 @@ def test_a_container_has_room_for_python_and_jvm(
     driver: str, memory: int, heap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DRIVER_VARIABLE, driver)
-    properties = options_of(memory).memory_properties()
+    properties = memory_properties(memory << 20)
     assert properties["mapreduce.map.java.opts"].split()[0] == f"-Xmx{heap}m"
     assert int(properties["mapreduce.task.io.sort.mb"]) * 3 <= heap * 2  # the old generation is two thirds
-    helped = options_of(memory).memory_properties(helper_bytes=800 << 20)
+    helped = memory_properties(memory << 20, helper_bytes=800 << 20)
     assert dict(helped.items() - properties.items()) == {"mapreduce.map.memory.mb": str(memory + 800)}
 
 
@@ -95,7 +91,7 @@ def test_a_command_line_is_not_logged(monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     stage: Any = SimpleNamespace(folder=SimpleNamespace(uri="x"))
     with caplog.at_level(logging.DEBUG), pytest.raises(KeyboardInterrupt):
-        YarnJob(stage, options_of(1024), cast(Any, None)).submit(SimpleNamespace(make_runner=make_runner))
+        YarnJob(stage, 1 << 30, manager=cast(Any, None)).submit(SimpleNamespace(make_runner=make_runner))
     assert caplog.text == ""
 
 

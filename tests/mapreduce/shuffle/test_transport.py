@@ -2,6 +2,7 @@
 
 import io
 import os
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytes
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)
     order = [(number * 7) % 10 for number in range(40)]
-    with LocalFiles() as files:
+    with closing(LocalFiles()) as files:
 
         def prefetch(number: int) -> None:
             files.prefetch(str(paths[number]), 5, 10)
