@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.integration
 
 HOSTS = ("localhost", "127.0.0.1", "127.1", "127.0.1")  # names of this machine, each taken for a host of one slot
 COMMIT_STEPS = 5
+STANDSTILL_S = 900  # without a step: on a busy machine, a new rank loads for minutes
 STRETCH = re.compile(r"epoch-\d+-steps-(\d+)-to-(\d+)-rank-(\d+)-of-(\d+)\.txt")
 
 
@@ -68,11 +69,15 @@ class ElasticRun:
     def step(self) -> int:
         return max((last for _, last, _, _ in self.stretches()), default=0)
 
-    def wait_for_end(self, process: "subprocess.Popen[str]") -> int:
-        """Its exit status. Fail only if no step is committed any more: ranks load for minutes on a busy machine."""
-        while process.poll() is None:
+    def wait_until(self, holds: Callable[[], object], process: "subprocess.Popen[str] | None" = None) -> None:
+        """As `wait_until`, but without a limit while the run commits steps: a busy machine only slows it down."""
+        while not holds():
             step = self.step
-            wait_until(lambda step=step: process.poll() is not None or self.step > step)  # type: ignore[misc]
+            wait_until(lambda step=step: holds() or self.step > step, process, STANDSTILL_S)  # type: ignore[misc]
+
+    def wait_for_end(self, process: "subprocess.Popen[str]") -> int:
+        """Its exit status."""
+        self.wait_until(lambda: process.poll() is not None)
         return process.wait()
 
     def has_ring_of(self, size: int, after: int) -> bool:
@@ -100,13 +105,13 @@ def running(
 
 def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path, tmp_path: Path) -> None:
     with running(tmp_path, digits_root, epochs=8, hosts=3) as (elastic, process):
-        wait_until(lambda: elastic.step >= 20, process)
+        elastic.wait_until(lambda: elastic.step >= 20, process)
         victim = elastic.ranks()[-1]
         before = elastic.step
         victim.send(signal.SIGKILL)
-        wait_until(lambda: elastic.has_ring_of(2, before), process)
+        elastic.wait_until(lambda: elastic.has_ring_of(2, before), process)
         elastic.offer(4)
-        wait_until(lambda: elastic.has_ring_of(4, before), process)
+        elastic.wait_until(lambda: elastic.has_ring_of(4, before), process)
         assert elastic.wait_for_end(process) == 0, elastic.log.read_text()
     steps = [line for line in metric_lines(elastic.run) if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, elastic.require_exact() + 1))
@@ -146,7 +151,7 @@ def test_an_audit_with_a_stretch_twice_or_lost_is_found(tmp_path: Path, digits_r
 def test_bad_data_ends_all_workers(digits_root: Path, tmp_path: Path) -> None:
     """Another would meet the same: they do not go down one after the other."""
     with running(tmp_path, digits_root, epochs=1000, hosts=3) as (elastic, process):
-        wait_until(lambda: elastic.step >= 20, process)
+        elastic.wait_until(lambda: elastic.step >= 20, process)
         damaged = elastic.root / "slices/default/train/train-00003-of-00008.tfrecord"
         flip_bit(damaged, 5000)
         assert process.wait(PATIENCE_S) != 0
@@ -167,7 +172,7 @@ def test_ten_changes_at_seeded_points(seed: int, digits_root: Path, tmp_path: Pa
         hosts = 3
         for _ in range(10):
             point = elastic.step + generator.randrange(5, 60)
-            wait_until(lambda point=point: elastic.step >= point, process)  # type: ignore[misc]
+            elastic.wait_until(lambda point=point: elastic.step >= point, process)  # type: ignore[misc]
             ranks = elastic.ranks()
             change = generator.choice(["kill", "kill", "add", "remove"])
             if change == "kill" and len(ranks) > 2:
