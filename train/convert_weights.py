@@ -19,14 +19,25 @@ import click
 from etl.errors import UsageError, end_process, run_reporting
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
+from etl.stages.lease import leased
 from etl.stages.names import WORK_FOLDER
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint
-from train.config.recipe import FLOAT16
-from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TENSORFLOW, TORCH, TRAINED_RUN
+from train.config.recipe import FLOAT16, NONE, Recipe
+from train.config.settings import (
+    CHECKPOINT,
+    DATA,
+    DDP,
+    ENVIRONMENT_PREFIX,
+    JSON,
+    NAME,
+    TENSORFLOW,
+    TORCH,
+    TRAINED_RUN,
+)
 from train.evaluation.trained import find_with_slices
 from train.runs.folder import choose_run
 
@@ -58,22 +69,26 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
 
 
 def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
-    """Write the checkpoint to a new run, for the framework that it is not of. Raises UsageError if it cannot be."""
+    """Write the checkpoint to a new run, for the framework that it is not of.
+
+    The new run has neither --xla nor --compression, which only Horovod's steps support. Raises UsageError for a setting
+    or a model that the other framework does not support, BusyError if a trainer is at work on the new run.
+    """
     marker = checkpoint.marker
-    settings = marker["settings"]
+    settings = {**marker["settings"], "compression": NONE, "xla": False}
     framework = TENSORFLOW if marker.get("framework", TENSORFLOW) == TORCH else TORCH
     if settings["precision"] == FLOAT16:
         raise UsageError(
             f"{checkpoint.folder}: --precision float16 has a state of its own in each framework; use bfloat16"
         )
+    if framework == TORCH:
+        Recipe(**{name: value for name, value in settings.items() if name != "group"}).require_plain(DDP)
     groups = {group: checkpoint.read(group) for group in checkpoint.groups}
     converted = CONVERSIONS[framework](settings["model"], groups, checkpoint.step)
     facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}
-    staging = (run / WORK_FOLDER / "convert").make_folder()
-    try:
-        return store.write(run, staging, checkpoint.step, converted, {**facts, "framework": framework})
-    finally:
-        (run / WORK_FOLDER).delete()
+    facts |= {"framework": framework, "settings": settings}
+    with leased(run / WORK_FOLDER, f"{COMMAND} to {run}") as lease:
+        return store.write(run, lease.staging, checkpoint.step, converted, facts)
 
 
 def main() -> NoReturn:

@@ -39,9 +39,10 @@ from train.serving.image_files import find_images
 @click.option(
     "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Print the K likeliest classes."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each image.")
+@click.option("--json", "as_json", envvar="RINGSLICE_JSON", is_flag=True, help="Print a line of JSON for each image.")
 @click.option(
     "--batch",
+    allow_from_autoenv=False,  # RINGSLICE_BATCH is that of a training
     type=click.IntRange(1),
     default=32,
     show_default=True,

@@ -15,12 +15,11 @@ if __name__ == "__main__":  # before packages of ours are imported
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 from etl.errors import UsageError
 from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from train.config.reader_options import reading_options
+from train.config.reader_options import is_given, reading_options
 from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT
 from train.evaluation.comparison import Rules
 from train.monitor.monitor import Monitor
@@ -78,11 +77,6 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
         from train.strategies.horovod_ring import run_on_ranks
     wanted = Promotion(runs=runs, rules=rules, rollback=rollback, **values)
     run_on_ranks(lambda strategy: promote(wanted, strategy, monitor), monitor, AUTO)
-
-
-def is_given(name: str) -> bool:
-    """True if the option was given on the command line."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def main() -> NoReturn:

@@ -45,7 +45,7 @@ def command(root: str, name: str, slices_at_once: tuple[int, ...], seconds: floa
     """
     stage = slices_stage(open_place(root), name)
     manifest = Manifest.from_json(read_manifest(stage))
-    most = len(manifest.splits[SPLIT])
+    most = len(manifest.splits.get(SPLIT, ()))
     at_once = [number for number in slices_at_once if number <= most]
     if not at_once:
         raise UsageError(f"--slices-at-once {min(slices_at_once)}: {stage.folder} has {most} training slices")

@@ -1,4 +1,4 @@
-"""The commands ``ringslice train``, ``evaluate`` and ``promote``: the launcher of a strategy, and its ranks' lines."""
+"""``ringslice train``, ``evaluate``, ``promote`` and ``export``: the launcher of a strategy, and its ranks' lines."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -134,8 +134,12 @@ def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
                 f" 'ringslice[{extra}]'"
             )
     line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
-    as_json = "--json" in words or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_JSON"))
-    return Launcher(line, ranks, script, as_json).run()
+    return Launcher(line, ranks, script, is_json(words, os.environ)).run()
+
+
+def is_json(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """True if the ranks are asked for a summary as JSON, by an option or a variable. Pure."""
+    return "--json" in words or bool(click.BOOL(environment.get(f"{ENVIRONMENT_PREFIX}_JSON") or "no"))
 
 
 class Launcher:

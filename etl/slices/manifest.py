@@ -118,7 +118,7 @@ class Manifest:
 
         Raises UsageError if there is no such group.
         """
-        groups = sorted({each.group for each in self.splits["train"] if each.group is not None})
+        groups = sorted({each.group for each in self.splits.get("train", ()) if each.group is not None})
         if group not in groups:
             known = f"these slices have the groups 0 to {groups[-1]}" if groups else "these slices have no groups"
             raise UsageError(f"--group {group}: {known}; cut some with: ringslice shard --groups N")

@@ -23,7 +23,7 @@ from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.read_bench import show
-from train.start import STRATEGY
+from train.start import STRATEGY, is_json
 from train.tf_backend.throughput import WAYS, Rate, Throughput
 
 RANK = "t/main.py --run x"
@@ -129,6 +129,16 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")
     failed(ringslice_here("train", "ROOT", "--strategy", "ddp"), 3, "torch is not installed in")
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "asked"),
+    [(("--json",), None, True), ((), "1", True), ((), "0", False), ((), "", False), ((), None, False)],
+)
+def test_json_is_asked_for_by_an_option_or_a_variable(
+    words: tuple[str, ...], variable: str | None, asked: bool
+) -> None:
+    assert is_json(words, {} if variable is None else {"RINGSLICE_JSON": variable}) is asked
 
 
 def torch_ringslice(*words: object) -> Finished:

@@ -74,7 +74,10 @@ def layers_of(model: str) -> Iterator[tuple[str, str, str]]:
                 yield from block_layers(f"stage{stage}_block{block}", has_shortcut=block == 1)
         yield DENSE, "logits", "logits"
     else:
-        raise UsageError(f"--model {model!r}: only checkpoints of mlp, cnn and resnet50 can be converted")
+        raise UsageError(
+            f"the model {model!r} cannot be converted to the other framework, which evaluating, promoting and exporting"
+            " a run of PyTorch needs, too; the models that can are mlp, cnn and resnet50"
+        )
 
 
 def block_layers(name: str, has_shortcut: bool) -> Iterator[tuple[str, str, str]]:
@@ -95,6 +98,11 @@ def weights_of(model: str) -> list[Weight]:
         for kind, of_torch, is_trained in WEIGHTS[layer_kind]:
             found.append(Weight(len(found), layer, kind, f"{torch}.{of_torch}", is_trained))
     return found
+
+
+def require_convertible(model: str) -> None:
+    """Raise UsageError if the weights of this model cannot be converted."""
+    weights_of(model)
 
 
 def convert_to_torch(model: str, groups: Mapping[str, Arrays], step: int) -> dict[str, Arrays]:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from etl.errors import UsageError
 from etl.options.click_command import BYTES
 from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
@@ -19,14 +21,16 @@ _READING = (
     click.option(
         "--slices-at-once",
         "lanes",
+        envvar="RINGSLICE_SLICES_AT_ONCE",
         type=int,
         default=Reading.lanes,
         show_default=True,
-        help="Slices that a rank reads side by side, at most; fewer if it has not as many.",
+        help="Slices that a rank reads side by side, at most; fewer if it has fewer.",
     ),
     click.option(
         "--reader-memory",
         "budget_bytes",
+        envvar="RINGSLICE_READER_MEMORY",
         type=BYTES,
         default="256MB",
         show_default=True,
@@ -53,6 +57,7 @@ _READING = (
     click.option(
         "--read-timeout",
         "silence_s",
+        envvar="RINGSLICE_READ_TIMEOUT",
         type=float,
         default=Reading.silence_s,
         show_default=True,
@@ -79,6 +84,17 @@ _CACHE = (
 )
 
 
+def is_given(name: str) -> bool:
+    """True if the option of this parameter was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def refuse_without_effect(name: str, has_effect: bool, needed: str) -> None:
+    """Raise UsageError if the option of this parameter was given, and has no effect without what is ``needed``."""
+    if not has_effect and is_given(name):
+        raise UsageError(f"--{name.replace('_', '-')} has no effect without {needed}. Leave it out")
+
+
 def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
     """The cache that was asked for; of the ranks of a host the first reports what goes wrong with it."""
     quiet = local_rank() != 0
@@ -90,6 +106,8 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(*, cache: str | None, cache_size: int, **values: Any) -> None:
+        refuse_without_effect("cache_size", cache is not None, "--cache")
+        refuse_without_effect("skip_limit", values["on_damage"] == SKIP, f"--on-damage {SKIP}")
         how = {each.name: values.pop(each.name) for each in fields(Reading) if each.name in values}
         function(reading=Reading(**how, cache=_open_cache(cache, cache_size)), **values)
 

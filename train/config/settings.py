@@ -13,12 +13,12 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
 from train.checkpoints.background import FAILURES
-from train.config.reader_options import reading_options
-from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
+from train.config.reader_options import reading_options, refuse_without_effect
+from train.config.recipe import FLOAT16, LARS, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
-from train.monitor.rank_process import with_monitor
+from train.monitor.rank_process import is_elastic, with_monitor
 from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -153,7 +153,8 @@ class Settings:
         return to_toml({**self.recipe.to_json(), **asdict(self.stopping)})
 
 
-ENVIRONMENT_PREFIX = "RINGSLICE"  # RINGSLICE_EPOCHS=3 is --epochs 3
+# RINGSLICE_EPOCHS=3 is --epochs 3; an option whose parameter has another name gives its variable itself
+ENVIRONMENT_PREFIX = "RINGSLICE"
 
 DATA = click.option(
     "--data",
@@ -165,6 +166,7 @@ NAME = click.option("--name", help="Name of the slices. Default: the newest fini
 STALL_TIMEOUT = click.option(
     "--stall-timeout",
     "stall_timeout_s",
+    envvar="RINGSLICE_STALL_TIMEOUT",
     type=float,
     default=STALL_TIMEOUT_S,
     show_default=True,
@@ -246,6 +248,7 @@ _OPTIONS = (
     click.option(
         "--max-time",
         "max_time_s",
+        envvar="RINGSLICE_MAX_TIME",
         type=Time(),
         metavar="TIME",
         help="Stop after so long a time, in mid-epoch too: seconds, or as in 90m or 1.5h. --resume goes on as"
@@ -299,7 +302,7 @@ _OPTIONS = (
         type=click.Choice([AUTO, CPU, GPU]),
         default=AUTO,
         show_default=True,
-        help="Where to train: auto takes a GPU for each rank if TensorFlow sees any; gpu fails if it sees none.",
+        help="Where to train: auto takes a GPU for each rank if the framework sees any; gpu fails if it sees none.",
     ),
     click.option(
         "--deterministic",
@@ -320,7 +323,11 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     def run(monitor: Monitor, reading: Reading, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
-        settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
+        made = Recipe(**recipe)
+        refuse_without_effect("crop_area", "crop" in made.augmentations, "--augment crop")
+        refuse_without_effect("lars_coefficient", made.optimizer == LARS, f"--optimizer {LARS}")
+        refuse_without_effect("commit_steps", is_elastic(), "an elastic run")
+        settings = Settings(recipe=made, stopping=Stopping(**stopping), reading=reading, **values)
         start(settings, monitor)
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.

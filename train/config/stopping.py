@@ -32,7 +32,9 @@ class Stopping:
             if value is not None and not 1 <= value <= MAX_VALUE:
                 raise UsageError(f"{flag} {value} is out of range; give a number from 1 to {MAX_VALUE}")
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
-            raise UsageError(f"--until-accuracy {self.until_accuracy:g} is out of range; give a number from 0 to 1")
+            raise UsageError(
+                f"--until-accuracy {self.until_accuracy:g} is out of range; give a number above 0, up to 1"
+            )
 
     def why(self, epoch: int, step: int, scores: Sequence[float], seconds: float) -> str:
         """The reason why a run in ``epoch``, after ``step`` steps and ``seconds``, is over; empty if it is not.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from etl.errors import DataError
@@ -94,7 +95,9 @@ def evaluate(
 def finish(run: Run, wanted: Evaluation, result: dict[str, Any], ranks: int, record: RunRecord) -> None:
     """Write the result and print it. Raises DataError if the accuracy is below what is wanted."""
     place = run.folder / f"evaluation-{wanted.split}.json"
-    work = (run.folder / f"_evaluation-{wanted.split}").make_folder()  # not the trainer's, which may be at work
+    work = (
+        run.folder / f"_evaluation-{token_hex(4)}"
+    ).make_folder()  # a trainer, or another evaluation, may be at work
     replace_bytes(place, work, json_bytes({"format": FORMAT, **result}))
     work.delete()
     shown = {"loss": round(result["loss"], 4), "accuracy": round(result["accuracy"], 4)}

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.slices.lineage import finished_slices
-from etl.slices.manifest import Manifest, read_manifest
+from etl.slices.manifest import Manifest
 from etl.stages.champion import CHAMPION, Promoted, champion_file, read_champion
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
+from train.checkpoints.conversion import require_convertible
 from train.checkpoints.store import DamagedError
 from train.config.recipe import Recipe
-from train.config.settings import AUTO, BEST, Settings
-from train.runs.folder import Dataset, choose_run, find_dataset
+from train.config.settings import AUTO, BEST, TENSORFLOW, Settings
+from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
 from train.runs.run import Choice, Run
 
 
@@ -39,8 +39,13 @@ class Trained:
         }
 
     def settings(self, **given: Any) -> Settings:
-        """The settings that it was trained with, and those that are ``given``."""
+        """The settings that it was trained with, and those that are ``given``, to compute with TensorFlow.
+
+        Raises UsageError if it is of PyTorch, and its model is not one of TensorFlow, too.
+        """
         recipe = dict(self.marker["settings"])
+        if self.marker.get("framework", TENSORFLOW) != TENSORFLOW:
+            require_convertible(recipe["model"])
         group = recipe.pop("group")
         return Settings(recipe=Recipe(**recipe), group=group, resume=AUTO, **given)
 
@@ -115,9 +120,8 @@ def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice
 
 
 def _slices_of(root: Place, run: Place, fingerprint: str, remedy: str) -> Dataset:
-    for stage in finished_slices(root):
-        if stage.fingerprint() == fingerprint:
-            return Dataset(root.uri, stage.folder.name, read_manifest(stage), fingerprint)
+    if (found := slices_with(root, fingerprint)) is not None:
+        return found
     where = root / "slices"
     raise UsageError(f"{run} was trained on slices that are not in {where} any more ({fingerprint[:12]}…); {remedy}")
 

@@ -53,6 +53,14 @@ def find_dataset(place: str, name: str | None) -> Dataset:
     return Dataset(root.uri, stage.folder.name, read_manifest(stage), stage.fingerprint())
 
 
+def slices_with(root: Place, fingerprint: str) -> Dataset | None:
+    """The finished slices with this fingerprint; None if they are not below ``root``, any more or yet."""
+    for stage in finished_slices(root):
+        if stage.fingerprint() == fingerprint:
+            return Dataset(root.uri, stage.folder.name, read_manifest(stage), fingerprint)
+    return None
+
+
 def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 

@@ -66,14 +66,10 @@ class Reporter:
     def progress(self, position: Position) -> Iterator[Callable[[Position, Sequence[StepOfRank]], None]]:
         """A progress bar of what is left of an epoch; yields a function that shows a position and the recent steps."""
         title, state = f"train epoch {position.epoch}/{self._run.settings.stopping.epochs}", position.reader
-        is_quiet, global_batch = not self._collective.is_root, self._data.global_batch
+        is_quiet, size = not self._collective.is_root, self._data.size
         with Progress(title, state.steps.number, "steps", quiet=is_quiet, begins=False) as bar:
             bar.skip(state.taken)
-            yield (
-                lambda now, recent: (
-                    None if is_quiet else bar.update(now.reader.taken, describe_steps(recent, global_batch))
-                )
-            )
+            yield (lambda now, recent: None if is_quiet else bar.update(now.reader.taken, describe_steps(recent, size)))
 
     def epoch(self, position: Position) -> None:
         """Log the metrics of the epoch before ``position``."""
@@ -90,14 +86,14 @@ class Reporter:
             summary.show(self._run.settings.json, self._run.settings.verbose)
 
 
-def describe_steps(recent: Sequence[StepOfRank], global_batch: int) -> str:
-    """Loss, accuracy, speed, and what the time was spent on, in the ``recent`` steps of a rank. Pure."""
+def describe_steps(recent: Sequence[StepOfRank], size: int) -> str:
+    """Loss, accuracy, speed, and what the time was spent on, in ``recent`` steps of one of ``size`` shares. Pure."""
     if not recent:
         return ""
     loss, hits, examples = sums_over(recent)
     seconds = sum(each.step_s for each in recent)
     of_time = ", ".join(f"{name} {share:.0%}" for name, share in shares(recent).items())
-    found, rate = max(1.0, examples), global_batch * len(recent) / seconds
+    found, rate = max(1.0, examples), examples * size / seconds
     return f"loss {loss / found:.3f}, accuracy {hits / found:.3f}, {rate:,.0f} images/s ({of_time})"
 
 

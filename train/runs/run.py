@@ -10,18 +10,19 @@ from typing import Any, Protocol
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.lease import Lease
-from etl.stages.names import WORK_FOLDER
+from etl.stages.names import RESULT_FILE, WORK_FOLDER
 from etl.stages.run_record import RunRecord
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
 from train.config.settings import TENSORFLOW, Settings
+from train.config.stopping import STEPS, TIME
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
 from train.runs.consistency import describe_devices, require_agreement
-from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
 from train.runs.learning_rate import recipe_of_run
 
 
@@ -100,9 +101,10 @@ def open_run(settings: Settings, processes: Processes, log: Callable[[str], None
     record = earlier.record if earlier is not None else RunRecord()
     ranks = collective.gather_object({"rank": collective.rank, "host": gethostname(), "pid": os.getpid()})
     record.note(strategy=settings.strategy, replicas=replicas, ranks=ranks)
-    choice = collective.run_on_root(lambda: earlier.choice if earlier is not None else choose(settings, replicas))
+    choice = collective.run_on_root(lambda: earlier.choice if earlier is not None else choose(settings, replicas, log))
     device, has_begun = processes.device(settings), earlier is not None
     facts = require_agreement(settings, choice.dataset, collective, device, has_begun)
+    record.note(versions=facts[0]["versions"])
     for line in describe_devices(facts) if collective.is_root else ():
         log(line)
     folder, first = open_place(choice.run), choice.replicas
@@ -113,10 +115,28 @@ def open_run(settings: Settings, processes: Processes, log: Callable[[str], None
     return run
 
 
-def choose(settings: Settings, replicas: int) -> Choice:
-    """The slices to train on, and the run to make or to go on with."""
+def choose(settings: Settings, replicas: int, log: Callable[[str], None]) -> Choice:
+    """The slices to train on, and the run to make or to go on with.
+
+    Without --name, a run that is not over goes on with the slices of its newest checkpoint, if they are there; one that
+    is over would not learn from newer ones.
+    """
     dataset = find_dataset(settings.data, settings.name)
-    return Choice(dataset, choose_run(open_place(dataset.root), settings.run, settings.resume).uri, replicas)
+    root = open_place(dataset.root)
+    run = choose_run(root, settings.run, settings.resume)
+    if settings.resume and settings.name is None and not _is_over(run):
+        newest = store.newest(run)
+        own = slices_with(root, newest.marker["slices"]) if newest is not None else None
+        if own is not None and own.fingerprint != dataset.fingerprint:
+            log(f"{run} goes on with its own slices, {own.name}; the newest are {dataset.name}")
+            dataset = own
+    return Choice(dataset, run.uri, replicas)
+
+
+def _is_over(run: Place) -> bool:
+    """True if it has a result, and more steps or time alone would not add to it."""
+    result = run / RESULT_FILE
+    return result.exists() and result.read_json().get("stopped") not in (STEPS, TIME)
 
 
 def choose_slices(dataset: Dataset, group: int | None) -> Manifest:

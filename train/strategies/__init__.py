@@ -1,6 +1,8 @@
 """Ways of training in parallel: which processes take part, and how they sum gradients.
 
-What a framework computes on one process belongs in `train.tf_backend`; the loop is in `train.loop`."""
+What a framework computes on one process belongs in `train.tf_backend` and `train.torch_backend`; the loop is in
+`train.loop`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

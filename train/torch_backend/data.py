@@ -43,7 +43,8 @@ class SliceDataset(IterableDataset[Batch]):
 
     A batch is (pixels, labels): uint8 of shape (examples, channels, height, width) and int64 of shape (examples,); with
     ``has_keys`` also the keys as bytes. Batches of an epoch have up to ``batch`` examples, and sizes that differ by one
-    at most, or all of them exactly ``batch`` with ``drop_last``. ``augment`` is as in ``--augment``, for example
+    at most, or all of them exactly ``batch`` with ``drop_last``. A batch is empty if fewer examples than shares are
+    left for a step: the sum of its losses is 0, their mean NaN. ``augment`` is as in ``--augment``, for example
     "crop,flip"; ``crop`` is the side of the pictures. ``workers`` is the number of the loader's processes. ``rank`` and
     ``world_size`` are those of torchrun by default.
 
@@ -157,6 +158,8 @@ class SliceLoader(DataLoader[Batch]):
     """
 
     def __init__(self, dataset: SliceDataset, **options: Any) -> None:
+        if options.get("persistent_workers"):
+            raise UsageError("persistent_workers=True: they would read the first epoch again and again. Leave it out")
         if dataset.workers and "://" in str(dataset.found.folder):
             options.setdefault("multiprocessing_context", "spawn")  # a forked process cannot use an open HDFS
         super().__init__(dataset, batch_size=None, num_workers=dataset.workers, **options)

@@ -4,10 +4,12 @@ A phase is JSON: ranks, workers of each, and how many batches each rank takes (n
 read, the number of batches of each phase, and the epoch that the loader would read next.
 """
 
+import contextlib
 import itertools
 import json
 import sys
 
+from etl.errors import UsageError
 from train.torch_backend.data import SliceDataset, SliceLoader
 
 
@@ -32,6 +34,9 @@ def main() -> None:
             epoch = dataset.epoch
         assert all(each == states[0] for each in states)
         state = states[0]
+    with contextlib.suppress(UsageError):
+        SliceLoader(dataset, persistent_workers=True)
+        raise AssertionError("workers that stay were not refused")
     print(json.dumps({"keys": keys, "batches": counts, "epoch": epoch}, allow_nan=False))
 
 

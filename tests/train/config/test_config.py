@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from etl.errors import UsageError
+from train import evaluate, export, predict, promote
 from train.config.recipe import Recipe
 from train.config.recipe_options import known_recipes, read_recipe
 from train.config.schedule import Schedule
@@ -83,6 +84,39 @@ def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
     settings = settings_of("--recipe", tmp_path / "mine.toml", "--batch", 16, RINGSLICE_SEED="6")
     assert settings.recipe == Recipe(model="mlp", batch=16, lr=1.0, seed=6, xla=True)
     assert settings.stopping == Stopping(epochs=7)
+
+
+@pytest.mark.parametrize(
+    "scripted",
+    [command(lambda settings, monitor: None), evaluate.command, promote.command, export.command, predict.command],
+)
+def test_every_option_comes_from_the_variable_of_its_name(scripted: click.Command) -> None:
+    for option in scripted.params:
+        if not isinstance(option, click.Option) or option.hidden or not option.allow_from_autoenv:
+            continue
+        name = max(option.opts, key=len).removeprefix("--").replace("-", "_")
+        assert option.name == name or option.envvar == f"RINGSLICE_{name.upper()}", option.opts
+
+
+def test_options_that_are_not_called_like_their_parameter_come_from_variables() -> None:
+    settings = settings_of(RINGSLICE_MAX_TIME="90m", RINGSLICE_STALL_TIMEOUT="7", RINGSLICE_READER_MEMORY="1MB")
+    assert (settings.stopping.max_time_s, settings.stall_timeout_s) == (5400, 7)
+    assert settings.reading.budget_bytes == 10**6
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--cache-size", "1GB"), "--cache-size has no effect without --cache"),
+        (("--skip-limit", 3), "--skip-limit has no effect without --on-damage skip"),
+        (("--crop-area", 0.5, "--augment", "flip"), "--crop-area has no effect without --augment crop"),
+        (("--lars-coefficient", 0.1), "--lars-coefficient has no effect without --optimizer lars"),
+        (("--commit-steps", 5), "--commit-steps has no effect without an elastic run"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words: tuple[object, ...], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        settings_of(*words)
 
 
 @pytest.mark.parametrize("name", known_recipes())

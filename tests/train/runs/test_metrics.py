@@ -23,6 +23,7 @@ from train.runs.hooks import Hooks, Running
 from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
+from train.runs.results import describe_steps
 from train.runs.tensorboard_events import scalars, windows
 
 ROUNDED = 2e-6
@@ -48,6 +49,11 @@ def test_a_line_is_of_all_ranks() -> None:
     assert line["input_s"] == {"mean": pytest.approx(0.5 / 3, abs=ROUNDED), "max": 0.3, "slowest_rank": 1}
     assert line["step_s"] == {"mean": pytest.approx(3601.3 / 3, abs=ROUNDED), "max": 3600.5, "slowest_rank": 2}
     assert line["own_s"]["max"] == pytest.approx(3600.45)
+
+
+def test_the_progress_counts_the_examples_that_steps_had() -> None:
+    assert ", 40 images/s (" in describe_steps([measured(1), measured(2)], 2)
+    assert describe_steps([], 2) == ""
 
 
 def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:

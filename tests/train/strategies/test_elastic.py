@@ -68,6 +68,13 @@ class ElasticRun:
     def step(self) -> int:
         return max((last for _, last, _, _ in self.stretches()), default=0)
 
+    def wait_for_end(self, process: "subprocess.Popen[str]") -> int:
+        """Its exit status. Fail only if no step is committed any more: ranks load for minutes on a busy machine."""
+        while process.poll() is None:
+            step = self.step
+            wait_until(lambda step=step: process.poll() is not None or self.step > step)  # type: ignore[misc]
+        return process.wait()
+
     def has_ring_of(self, size: int, after: int) -> bool:
         """True if a ring of ``size`` ranks has committed steps after step ``after``."""
         return any(first > after and ring == size for first, _, _, ring in self.stretches())
@@ -100,7 +107,7 @@ def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path
         wait_until(lambda: elastic.has_ring_of(2, before), process)
         elastic.offer(4)
         wait_until(lambda: elastic.has_ring_of(4, before), process)
-        assert process.wait(300) == 0, elastic.log.read_text()
+        assert elastic.wait_for_end(process) == 0, elastic.log.read_text()
     steps = [line for line in metric_lines(elastic.run) if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, elastic.require_exact() + 1))
     assert {line["ranks"] for line in steps} >= {2, 3, 4}  # of each ring
@@ -156,7 +163,7 @@ def test_ten_changes_at_seeded_points(seed: int, digits_root: Path, tmp_path: Pa
     """Workers are killed, hosts come and go; the run goes on, and every epoch has each example once."""
     generator = random.Random(seed)
     killed = 0
-    with running(tmp_path, digits_root, epochs=40, hosts=3) as (elastic, process):
+    with running(tmp_path, digits_root, epochs=20, hosts=3) as (elastic, process):
         hosts = 3
         for _ in range(10):
             point = elastic.step + generator.randrange(5, 60)
@@ -172,6 +179,6 @@ def test_ten_changes_at_seeded_points(seed: int, digits_root: Path, tmp_path: Pa
             else:
                 hosts = min(len(HOSTS), hosts + 1)
                 elastic.offer(hosts)
-        assert process.wait(400) == 0, elastic.log.read_text()
+        assert elastic.wait_for_end(process) == 0, elastic.log.read_text()
     assert killed >= 3
     elastic.require_exact(rolled_back=COMMIT_STEPS * killed)

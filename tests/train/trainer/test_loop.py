@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import pytest
 
+from etl.errors import UsageError
 from etl.stages.lease import Lease
 from etl.stages.names import WORK_FOLDER
 from etl.storage.json_files import json_bytes, with_checksum
@@ -23,6 +24,9 @@ from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.checkpoints import store
 from train.checkpoints.store import name_of
+from train.config.settings import TORCH
+from train.evaluation.trained import Trained
+from train.runs.folder import find_dataset
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
 
@@ -90,6 +94,28 @@ def test_another_trainings_checkpoint(
         monkeypatch.setattr(tiny, "normed", other_model)
     failed(resume(copied, *words), 2, line)
     assert contents(copied.root) == before
+
+
+def make_newer(few: Path, root: Path) -> None:
+    """Add slices that are newer than those of the run."""
+    shutil.copytree(few, root / "slices/few")
+    record = json.loads((root / "slices/few/run.json").read_text()) | {"finished": "2999-01-01T00:00:00.000+00:00"}
+    (root / "slices/few/run.json").write_bytes(json_bytes(record))
+
+
+def test_a_run_that_is_over_is_refused_newer_slices(copied: TrainedRun, few: Path) -> None:
+    make_newer(few, copied.root)
+    failed(resume(copied), 2, "step-00000040 was trained on 10 classes, these slices have 2")
+
+
+@pytest.mark.integration
+def test_a_run_that_is_not_over_goes_on_with_its_own_slices(stopped: TrainedRun, few: Path, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    make_newer(few, made.root)
+    outcome = succeeded(train_here(*made.training, "--resume", "--epochs", 2))
+    assert "runs/mine goes on with its own slices, default; the newest are few" in outcome.stderr
+    assert made.read()["steps"] == 40
+    assert made.read("run.json")["versions"]["keras"] == keras.__version__
 
 
 def test_slices_without_a_training_split(root: Path) -> None:
@@ -283,6 +309,13 @@ def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
     before = sorted(mine.root.rglob("*"))
     failed(evaluate_here("--data", mine.root, *words), 2, line)
     assert sorted(mine.root.rglob("*")) == before
+
+
+def test_a_run_of_a_model_that_only_pytorch_has_is_refused(mine: TrainedRun) -> None:
+    marker = {"framework": TORCH, "settings": {"group": None, "model": "googlenet"}}
+    found = Trained(str(mine.folder), marker, find_dataset(str(mine.root), None))
+    with pytest.raises(UsageError, match="the model 'googlenet' cannot be converted to the other framework"):
+        found.settings(data=str(mine.root))
 
 
 def test_a_run_that_does_not_fit_is_refused(copied: TrainedRun) -> None:

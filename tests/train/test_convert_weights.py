@@ -1,0 +1,45 @@
+"""Copies of a checkpoint for the other framework: which settings they have, and who makes them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etl.stages.lease import BusyError, Lease
+from etl.stages.names import WORK_FOLDER
+from etl.storage.place import Place, open_place
+from train.checkpoints import store
+from train.checkpoints.conversion import weights_of
+from train.checkpoints.store import Checkpoint
+from train.config.recipe import Recipe
+from train.convert_weights import convert
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """The checkpoint of a run of TensorFlow with options that PyTorch's strategies refuse."""
+    run = open_place(str(tmp_path / "keras"))
+    staging = (run / WORK_FOLDER).make_folder()
+    model = {each.keras: np.zeros((2, 3), np.float32) for each in weights_of("mlp")}
+    settings = Recipe(model="mlp", batch=8, compression="fp16", xla=True).to_json() | {"group": None}
+    return store.write(run, staging, 4, {"model": model, "optimizer": {}}, {"settings": settings})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Place:
+    """The new run."""
+    return open_place(str(tmp_path / "torch"))
+
+
+def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, run: Place) -> None:
+    marker = convert(checkpoint, run).marker
+    assert marker["framework"] == "torch"
+    assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
+    assert [info.base_name for info in run.children()] == ["checkpoints"]
+
+
+def test_a_trainer_that_begins_the_run_keeps_it(checkpoint: Checkpoint, run: Place) -> None:
+    Lease.take(run / WORK_FOLDER, "a trainer")
+    with pytest.raises(BusyError, match=r"train/convert_weights.py to .*/torch is locked by process "):
+        convert(checkpoint, run)
+    assert [info.base_name for info in run.children()] == [WORK_FOLDER]
