@@ -52,7 +52,7 @@ class CachedPlace(Place):
 
     def open_input(self) -> pyarrow.NativeFile:
         """Open the file that has the lock, which lasts as long as what this returns."""
-        file = self._arrow.open_input_file(f"/proc/self/fd/{self.descriptor}")
+        file = self.filesystem.arrow.open_input_file(f"/proc/self/fd/{self.descriptor}")
         weakref.finalize(file, os.close, os.dup(self.descriptor))  # a lock lasts until its last descriptor is closed
         return file
 
