@@ -11,35 +11,18 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from tests.hadoop.fixture import hadoop, hadoop_alone
 from tests.lib.commands import DIGITS_OPTIONS, forget_caller, succeeded
 from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
-from tests.lib.on_hadoop import expected, few_digits, hdfs
-from tests.lib.run_folder import pytest_runtest_setup, run_folder
-from tests.lib.session import end_sessions
-from tests.lib.tiers import (
-    note_process_starts,
-    pytest_collection_modifyitems,
-    pytest_runtest_protocol,
-    pytest_runtest_teardown,
-    pytest_terminal_summary,
-)
 
-__all__ = [
-    "end_sessions",
-    "expected",
-    "few_digits",
-    "hadoop",
-    "hadoop_alone",
-    "hdfs",
-    "pytest_collection_modifyitems",
-    "pytest_runtest_protocol",
-    "pytest_runtest_setup",
-    "pytest_runtest_teardown",
-    "pytest_terminal_summary",
-    "run_folder",
-]  # fixtures, and hooks
+# Fixtures, and hooks. Pytest rewrites their assertions, so none is imported before it is named here.
+pytest_plugins = (
+    "tests.lib.run_folder",
+    "tests.lib.tiers",
+    "tests.lib.session",
+    "tests.hadoop.fixture",
+    "tests.lib.on_hadoop",
+)
 
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
@@ -47,7 +30,6 @@ settings.load_profile("busy machine")
 
 def pytest_configure() -> None:
     forget_caller()
-    note_process_starts()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control starts what runs in the background, pytest of a script, say, with SIGINT ignored.
         # The processes that tests start would inherit that, and tests of Ctrl-C would wait for them for ever.

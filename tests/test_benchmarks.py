@@ -46,26 +46,6 @@ def test_make_bench_runs_every_script(load: Callable[[str], ModuleType]) -> None
     assert sorted([*load("all").NAMES, "all"]) == SCRIPTS
 
 
-@pytest.mark.integration
-def test_training_steps_are_measured_for_each_input_and_precision(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    words = ("--batch", 2, "--side", 32, "--size", "2MB", "--seconds", 0.1, "--precision", "bfloat16")
-    finished = succeeded(benchmark("gpu", "--device", "cpu", *words, "--json", report))
-    assert "waiting" in finished.stdout and "memory" in finished.stdout
-    results = json.loads(report.read_text())["results"]
-    claims = [f"gpu, bfloat16: {name}" for name in ("synthetic", "slices", "augmented")]
-    assert [each["claim"] for each in results] == claims
-    assert all(each["ours"] > 0 for each in results)
-
-
-@pytest.mark.chaos  # needs root
-def test_a_ring_sends_its_share_and_a_server_a_model_for_each_worker(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    succeeded(benchmark("network", "--ranks", 2, "--ranks", 3, "--steps", 3, "--json", report))
-    sent = [(each["ours"], each["theirs"]) for each in json.loads(report.read_text())["results"][::2]]
-    assert sent == [pytest.approx((25.01, 50.02), rel=0.03), pytest.approx((33.35, 75.03), rel=0.03)]
-
-
 @pytest.mark.parametrize(
     ("name", "words", "line"),
     [

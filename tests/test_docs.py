@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,10 +235,6 @@ def test_the_formats_and_the_reasons_of_rejects_are_described() -> None:
 # --- command lines ---
 
 
-class WrongCommandError(Exception):
-    """A command line that its command would refuse."""
-
-
 @cache
 def make_targets() -> frozenset[str]:
     """The targets that the Makefile and what it includes declare."""
@@ -249,7 +246,7 @@ def make_targets() -> frozenset[str]:
 def check_make(words: Sequence[str]) -> None:
     for word in words:
         if not {"=", "/"} & {*word} and word not in make_targets():
-            raise WrongCommandError(f"make has no target {word}")
+            raise UsageError(f"make has no target {word}")
 
 
 def check_click(command: click.Command, name: str, words: Sequence[str], group: click.Context | None = None) -> None:
@@ -258,31 +255,23 @@ def check_click(command: click.Command, name: str, words: Sequence[str], group: 
         words = words[1:]
     if isinstance(command, click.Group) and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
-            raise WrongCommandError(f"{name} has no command {words[0]}")
+            raise UsageError(f"{name} has no command {words[0]}")
         check_click(command.commands[words[0]], f"{name} {words[0]}", words[1:], click.Context(command))
         return
-    try:
+    with suppress(click.exceptions.Exit):  # --help or --version
         command.make_context(name.rpartition(" ")[2], list(words), group)
-    except click.exceptions.Exit:  # --help or --version
-        return
-    except click.ClickException as error:
-        raise WrongCommandError(error.format_message()) from None
 
 
 def check_job(job: type[StageJob], words: Sequence[str]) -> None:
-    try:
-        job.of_words(*script_command(job).make_context(job.__name__, list(words)).params["words"])
-    except (click.ClickException, UsageError) as error:
-        raise WrongCommandError(str(error)) from None
+    job.of_words(*script_command(job).make_context(job.__name__, list(words)).params["words"])
 
 
 def check_script(name: str, words: Sequence[str]) -> None:
-    """A script that exists and declares the options that it is given."""
-    path = REPOSITORY / name
-    if not path.exists():
-        raise WrongCommandError(f"there is no {name}")
-    if unknown := {word.partition("=")[0] for word in words if word.startswith("--")} - script_flags(path):
-        raise WrongCommandError(f"{name} has no {', '.join(sorted(unknown))}")
+    """Require that the script exists and declares the options that it is given."""
+    if not (REPOSITORY / name).exists():
+        raise UsageError(f"there is no {name}")
+    if unknown := {word.partition("=")[0] for word in words if word.startswith("--")} - script_flags(REPOSITORY / name):
+        raise UsageError(f"{name} has no {', '.join(sorted(unknown))}")
 
 
 def find_program(words: Sequence[str]) -> Sequence[str]:
@@ -290,7 +279,7 @@ def find_program(words: Sequence[str]) -> Sequence[str]:
     if words[0] in LAUNCHERS:
         position = next((number for number, word in enumerate(words) if word in TRAINERS), None)
         if position is None:
-            raise WrongCommandError(f"{words[0]} runs no trainer in {shlex.join(words)}")
+            raise UsageError(f"{words[0]} runs no trainer in {shlex.join(words)}")
         return words[position:]
     if words[:2] == ["python", "-m"]:
         path = words[2].replace(".", "/")
@@ -299,7 +288,7 @@ def find_program(words: Sequence[str]) -> Sequence[str]:
 
 
 def check_command(line: str) -> None:
-    """Raise WrongCommandError if the command line would be refused by its command, or is of no known command."""
+    """Raise UsageError or a click.ClickException if its command would refuse the line, or if it is of no known one."""
     head, *rest = find_program(shlex.split(line, comments=True))
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
     with mock.patch.dict(os.environ, variables, clear=True):  # options leave settings there
@@ -317,7 +306,7 @@ def check_command(line: str) -> None:
         elif head.endswith(".py"):
             check_script(head, rest)
         elif head not in FOREIGN:
-            raise WrongCommandError(f"{head} is not a command that is known here")
+            raise UsageError(f"{head} is not a command that is known here")
 
 
 def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
@@ -340,7 +329,7 @@ def wrong_commands(text: str) -> list[str]:
     for line in [*command_lines(blocks), *(f"make {target}" for target in MAKE.findall(prose))]:
         try:
             check_command(line)
-        except WrongCommandError as error:
+        except (UsageError, click.ClickException) as error:
             wrong.append(f"{line}: {error}")
     return wrong
 

@@ -59,10 +59,7 @@ THIRD_PARTY = {
     "train": {"click", "crc32c", "cv2", "google", "numpy", "pyarrow", "safetensors", "simplejpeg"} | FRAMEWORKS,
 }
 # of the extra "report": imported only while a report is made
-DRAWING = {
-    "etl.report.render": {"jinja2"},
-    "etl.report.charts": {"matplotlib"},
-}
+DRAWING = {"etl.report.render": {"jinja2"}, "etl.report.charts": {"matplotlib"}}
 WITHOUT_TENSORFLOW = (
     "train.reader",
     "train.monitor",

@@ -76,7 +76,7 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
     """
     marker = checkpoint.marker
     settings = {**marker["settings"], "compression": NONE, "xla": False}
-    framework = TENSORFLOW if marker.get("framework", TENSORFLOW) == TORCH else TORCH
+    framework = TENSORFLOW if marker["framework"] == TORCH else TORCH
     if settings["precision"] == FLOAT16:
         raise UsageError(
             f"{checkpoint.folder}: --precision float16 has a state of its own in each framework; use bfloat16"

@@ -16,21 +16,20 @@ if __name__ == "__main__":  # before packages of ours are imported
     prepare()
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import UsageError
 from train.config.settings import (
-    ASYNCHRONOUS,
     DDP,
     HOROVOD,
     MIRRORED,
     MULTI_WORKER,
     OF_TORCH,
     PIPELINE,
+    SERVED,
     SYNCHRONOUS,
     TENSOR_PARALLEL,
     TORCH,
@@ -42,7 +41,7 @@ from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
 from train.parallel.endings import REMEDIES
-from train.parallel.startup import prepare_import
+from train.parallel.startup import not_installed, prepare_import
 
 if TYPE_CHECKING:
     from train.strategies import Strategy
@@ -53,7 +52,7 @@ def require_strategy(strategy: str) -> None:
     config = os.environ.get("TF_CONFIG", "")
     if strategy != MULTI_WORKER and len(workers_of(config)) > 1:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
-    if strategy not in (ASYNCHRONOUS, SYNCHRONOUS) and task_of(config, WITH_SERVERS):
+    if strategy not in SERVED and task_of(config, WITH_SERVERS):
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has parameter servers. Give --strategy {SYNCHRONOUS}")
     if is_torchrun() != (strategy in OF_TORCH) and launched_size() > 1:
         launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
@@ -83,11 +82,7 @@ def require_framework(settings: Settings) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("tensorflow", "horovod", "torch"):
             raise
-        extra = "torch" if settings.framework == TORCH else "train"
-        raise EnvironmentFailure(
-            f"--strategy {settings.strategy}: {error.name} is not installed in {sys.prefix}. Run: pip install"
-            f" 'ringslice[{extra}]'"
-        ) from error
+        raise not_installed(settings.strategy, error.name) from error
 
 
 def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:

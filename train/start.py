@@ -16,13 +16,14 @@ from typing import IO, NoReturn
 
 import click
 
-from etl.errors import INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
 from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
+from train.parallel.startup import not_installed
 
 STOP_TIMEOUT_S, LEFT_TIMEOUT_S = 12.0, 3.0  # within the minute after which schedulers kill us
 POLL_S = 0.05
@@ -128,11 +129,7 @@ def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
         )
     for module in ranks.modules:
         if find_spec(module) is None:
-            extra = "torch" if module == "torch" else "train"
-            raise EnvironmentFailure(
-                f"--strategy {ranks.strategy}: {module} is not installed in {sys.prefix}. Run: pip install"
-                f" 'ringslice[{extra}]'"
-            )
+            raise not_installed(ranks.strategy, module)
     line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
     return Launcher(line, ranks, script, is_json(words, os.environ)).run()
 

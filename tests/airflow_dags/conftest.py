@@ -1,5 +1,6 @@
 """What tests of killed tasks share: a dataset, and the slices that the commands make of it without Airflow."""
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,12 @@ class Dataset:
 
 def slices_of(root: Place) -> dict[str, str]:
     return {name: digest for name, digest in digests(root / "slices/default").items() if name.endswith(".tfrecord")}
+
+
+@pytest.fixture
+def run() -> str:
+    """The id of a DAG run: a folder of a test that passed is deleted, and the next test may get its name."""
+    return f"run-{secrets.token_hex(4)}"
 
 
 @pytest.fixture(scope="module")

@@ -45,8 +45,10 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )
-def test_kills_in_the_dataset(kills: Kills, scheduler: Scheduler, undisturbed: Dataset, tmp_path: Path) -> None:
-    root, run = tmp_path / "root", tmp_path.name
+def test_kills_in_the_dataset(
+    kills: Kills, scheduler: Scheduler, undisturbed: Dataset, run: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
     scheduler.pause("image_model")
     scheduler.trigger("image_dataset", undisturbed.params(root), run)
     signs = {
@@ -63,13 +65,13 @@ def sliced(undisturbed: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_kills_in_training(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
-    for run in kill_in_training(scheduler, open_place(str(sliced)), tmp_path.name):
-        require_each_key_once(sliced / f"runs/{run}", sliced / "slices/default", EPOCHS)
+def test_kills_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
+    for name in kill_in_training(scheduler, open_place(str(sliced)), run):
+        require_each_key_once(sliced / f"runs/{name}", sliced / "slices/default", EPOCHS)
 
 
-def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
-    root, run = open_place(str(sliced)), tmp_path.name
+def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path, run: str) -> None:
+    root = open_place(str(sliced))
     train(scheduler, root, run, epochs=5000)
     wait_until(lambda: checkpoints_of(root / "runs/run"), scheduler.processes["scheduler"])
     scheduler.api("PATCH", f"/dags/image_model/dagRuns/{run}/taskInstances/train/0", {"new_state": "failed"})
@@ -78,9 +80,9 @@ def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path,
     assert scheduler.tasks("image_model", run)["train 0"] == ("failed", 1)
 
 
-def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path, tmp_path: Path) -> None:
+def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
     """Each is started again; PostgreSQL ends in order."""
-    epochs, run = 40, tmp_path.name
+    epochs = 40
     train(scheduler, open_place(str(sliced)), run, epochs=epochs)
     for service in ("triggerer", "dag-processor", "api-server", "postgres", "scheduler"):
         wait_until(lambda: processes_of_run(run), scheduler.processes["scheduler"])

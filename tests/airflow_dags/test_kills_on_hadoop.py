@@ -63,9 +63,9 @@ def test_kills_in_the_dataset(
     *,
     hdfs: Place,
     hadoop: Cluster,
-    tmp_path: Path,
+    run: str,
 ) -> None:
-    root, run = hdfs / "root", tmp_path.name
+    root = hdfs / "root"
     scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)
     places = {task: root / folder for task, folder in FOLDERS.items()}
     at_work = {task: partial(mappers, place) for task, place in places.items()}
@@ -77,10 +77,10 @@ def test_kills_in_the_dataset(
 
 
 def test_kills_in_training(
-    scheduler: Scheduler, undisturbed: Dataset, hdfs: Place, hadoop: Cluster, tmp_path: Path
+    scheduler: Scheduler, undisturbed: Dataset, *, hdfs: Place, hadoop: Cluster, run: str, tmp_path: Path
 ) -> None:
     dfs(hadoop, "-put", undisturbed.root, hdfs)
-    runs = kill_in_training(scheduler, hdfs / undisturbed.root.name, tmp_path.name)
+    names = kill_in_training(scheduler, hdfs / undisturbed.root.name, run)
     dfs(hadoop, "-get", hdfs / undisturbed.root.name / "runs", tmp_path)
-    for run in runs:
-        require_each_key_once(tmp_path / f"runs/{run}", undisturbed.root / "slices/default", EPOCHS)
+    for name in names:
+        require_each_key_once(tmp_path / f"runs/{name}", undisturbed.root / "slices/default", EPOCHS)

@@ -118,13 +118,12 @@ def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_p
     ids=["misspelt", "wrong use", "damaged"],
 )
 def test_what_cannot_go_well_is_tried_once(
-    params: dict[str, str], error: str, scheduler: Scheduler, tmp_path: Path
+    params: dict[str, str], error: str, scheduler: Scheduler, run: str, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.tar"
     with tarfile.open(cut, "w") as archive:
         archive.addfile(tarfile.TarInfo("a/x.png"))
     cut.write_bytes(cut.read_bytes()[:700])
-    run = tmp_path.name
     given = {name: value.replace("{cut}", str(cut)) for name, value in params.items()}
     scheduler.trigger("image_dataset", {"root": str(tmp_path / "root"), **given}, run)
     assert scheduler.wait_for_end("image_dataset", run) == "failed"

@@ -18,10 +18,7 @@ NO_ROOM = ImportError("/usr/lib/cv2/cv2.abi3.so: failed to map segment from shar
 
 def test_a_library_that_no_memory_is_left_for_is_named() -> None:
     assert explain(NO_ROOM) == (3, "no memory to load cv2.abi3.so (raise the limit: ulimit -v)")
-    assert explain(RuntimeError("can't start new thread")) == (
-        3,
-        "can't start new thread (raise the limit: ulimit -v)",
-    )
+    assert explain(RuntimeError("can't start new thread")) == (3, "can't start new thread (raise the limit: ulimit -v)")
     assert explain(ImportError("No module named 'numpy'")) is None
 
 

@@ -41,16 +41,18 @@ def fields(root: Path) -> dict[tuple[str, str], list[tuple[str, Steps]]]:
     for path in _files(root):
         file = str(path.relative_to(root))
         kind = re.sub(r"pack-\d+|night-\d|[0-9a-f]{16,}", "*", file)
-        for steps in _values(path):
-            found.setdefault((kind, _field(file, steps)), []).append((file, steps))
+        for steps in _leaves(_read(path)):
+            if path.suffix == ".json" or len(steps) > 1:  # not a column without rows
+                found.setdefault((kind, _field(file, steps)), []).append((file, steps))
     return found
 
 
 def edit_value(root: Path, file: str, steps: Steps, random: Random) -> Edit | None:
     """Change this value at random; None if the column of a table cannot have the changed value."""
     path = root / file
-    before = _get(path, steps)
-    is_json = path.suffix == ".json"
+    before, is_json = _read(path), path.suffix == ".json"
+    for step in steps:
+        before = before[step]
     after = REMOVED if is_json and isinstance(steps[-1], str) and random.random() < 0.05 else changed(before, random)
     try:
         data = _with_value(path, steps, after)
@@ -81,13 +83,11 @@ def _field(file: str, steps: Steps) -> str:
     return ".".join("N" if isinstance(step, int) else step for step in named)
 
 
-def _values(path: Path) -> Iterator[Steps]:
+def _read(path: Path) -> Any:
+    """The content of a file; of a table the list of values of each column."""
     if path.suffix == ".json":
-        yield from _leaves(json.loads(path.read_text()))
-    else:
-        for row, cells in enumerate(_rows(pq.read_table(path))):
-            for name, value in cells.items():
-                yield from _leaves(value, (name, row)) if isinstance(value, dict) else [(name, row)]
+        return json.loads(path.read_text())
+    return pq.read_table(path).to_pydict(maps_as_pydicts="strict")
 
 
 def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
@@ -102,50 +102,25 @@ def _leaves(value: Any, above: Steps = ()) -> Iterator[Steps]:
             yield (*above, step)
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    return table.to_pylist(maps_as_pydicts="strict")
-
-
-def _get(path: Path, steps: Steps) -> Any:
-    if path.suffix == ".parquet":
-        column, row, *inner = steps
-        value: Any = _rows(pq.read_table(path))[int(row)]
-        steps = (column, *inner)
-    else:
-        value = json.loads(path.read_text())
-    for step in steps:
-        value = value[step]
-    return value
-
-
 def _with_value(path: Path, steps: Steps, value: Any) -> bytes | None:
-    """The file with another value there; None if a table has it already."""
-    if path.suffix == ".parquet":
-        return _with_cell(pq.read_table(path), steps, value)
-    content = holder = json.loads(path.read_text())
+    """The file with another value there; None if it has that already."""
+    content = holder = _read(path)
     for step in steps[:-1]:
         holder = holder[step]
     if value is REMOVED:
         del holder[steps[-1]]
     else:
-        assert holder[steps[-1]] != value
         holder[steps[-1]] = value
-    return _signed(content)
+    return _bytes_of(path, content)
 
 
-def _with_cell(table: pa.Table, steps: Steps, value: Any) -> bytes | None:
-    column, row, *inner = steps
-    number = table.schema.get_field_index(column)
-    holder: Any = table[number].to_pylist(maps_as_pydicts="strict")
-    values, last = holder, row
-    for step in inner:
-        holder, last = holder[last], step
-    holder[last] = value
-    field = table.schema.field(number)
-    new = pa.array(values, field.type)
-    if new[row].equals(table[number][row]):
-        return None
-    return parquet_tables.table_bytes(table.set_column(number, field, new), parquet_tables.facts_of(table) or None)
+def _bytes_of(path: Path, content: Any) -> bytes | None:
+    """The file with this content, as `_read` gives it; None if it has that already."""
+    if path.suffix == ".json":
+        return _signed(content)
+    table = pq.read_table(path)
+    renewed = pa.Table.from_pydict(content, schema=table.schema)
+    return None if renewed == table else parquet_tables.table_bytes(renewed, parquet_tables.facts_of(table) or None)
 
 
 def _signed(value: dict[str, Any]) -> bytes:
@@ -194,23 +169,19 @@ def _with_hash(path: Path, old: str, new: str) -> bytes | None:
     if path.suffix == ".json":
         text = path.read_text()
         return _signed(json.loads(_renamed(text, old, new))) if old in text else None
-    table = pq.read_table(path)
     if path.parent.name == "tables":
-        rows = table.to_pylist()
-        renewed = _replaced(rows, bytes.fromhex(old), bytes.fromhex(new))
-        return (
-            parquet_tables.table_bytes(pa.Table.from_pylist(renewed, schema=table.schema)) if renewed != rows else None
-        )
+        return _bytes_of(path, _replaced(_read(path), bytes.fromhex(old), bytes.fromhex(new)))
+    table = pq.read_table(path)
     facts = json.dumps(parquet_tables.facts_of(table))
     return parquet_tables.table_bytes(table, json.loads(_renamed(facts, old, new))) if old in facts else None
 
 
 def _replaced(value: Any, old: bytes, new: bytes) -> Any:
-    """A value of a table, with ``new`` for every ``old`` in it."""
+    """The values of a table, with ``new`` for every ``old`` among them."""
     if isinstance(value, dict):
         return {name: _replaced(each, old, new) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_replaced(each, old, new) for each in value)
+    if isinstance(value, list):
+        return [_replaced(each, old, new) for each in value]
     return new if value == old else value
 
 

@@ -1,7 +1,6 @@
 """Nights of a small source by the real stages, in process, and what each did with the splits."""
 
 import io
-import json
 import random
 from pathlib import Path
 
@@ -51,19 +50,10 @@ class Nights:
         assert all(splits[row["sha256"]] == row["split"] for row in rows)
         return splits
 
-    def known(self) -> dict[str, int]:
-        manifest = json.loads((self.root / f"slices/night-{self.number}/manifest.json").read_text())
-        known: dict[str, int] = manifest["known"]
-        return known
-
 
 @pytest.fixture
 def nights(make_tree: TreeMaker, tmp_path: Path) -> Nights:
     return Nights(make_tree({"ant": 20, "bee": 20}), tmp_path / "root")
-
-
-def known_counts(kept: int = 0, moved: int = 0, changed: int = 0, new: int = 0, disagreeing: int = 0) -> dict[str, int]:
-    return {"kept": kept, "moved": moved, "changed": changed, "new": new, "disagreeing": disagreeing}
 
 
 def patients(nights: Nights, tmp_path: Path, change: dict[str, str] | None = None) -> str:

@@ -24,7 +24,7 @@ _started: list[str] = []  # the processes that the test at work has started
 _own_pid = os.getpid()
 
 
-def note_process_starts() -> None:
+def pytest_configure() -> None:
     sys.addaudithook(_note_process)
 
 

@@ -22,15 +22,14 @@ from etl.slices.writer import order_key
 from mapreduce.shard import ORDER_BYTES, Shard
 from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from tests.conftest import TreeMaker
-from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
-from tests.lib.in_process import ringslice_here
-from tests.lib.inline import normalize_here, shard_here
+from tests.lib.commands import REPOSITORY, contents, failed, flip_bit, ringslice, run, succeeded
+from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
 
 
-def ingest(source: Path, root: Path, *words: object) -> Path:
-    succeeded(ringslice("ingest", source, root, *words))
+def ingest(source: Path, root: Path, **values: object) -> Path:
+    ingest_here(source, root, **values)  # type: ignore[arg-type]
     return root
 
 
@@ -52,13 +51,12 @@ def shuffled(output: bytes, transport: str) -> list[bytes]:
     return [pair for _, pair in sorted(zip(keys, pairs, strict=True))]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     transport: str, make_tree: TreeMaker, tmp_path: Path
 ) -> None:
-    root = ingest(make_tree({"train/a": 4}), tmp_path / "root", "--split-folders")
-    succeeded(ringslice("normalize", root, *SMALL))
+    root = ingest(make_tree({"train/a": 4}), tmp_path / "root", split_folders=True)
+    normalize_here(root, *SMALL[2:])
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]
     plan = {"sizes": [[4], [0], [0]], "slices": [2, 0, 0], "seed": 0}
     job: dict[str, object] = {"folder": str(root / "slices/x"), "slices": names, "transport": transport}
@@ -124,17 +122,6 @@ def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy:
         assert contents(digits_copy / stage, "run.json") == contents(digits_root / stage, "run.json")
 
 
-@pytest.mark.integration
-def test_what_is_done_is_not_done_again(digits_root: Path) -> None:
-    before, image = contents(digits_root), ("--size", 28, "--color", "gray", "--format", "png")
-    finished = succeeded(ringslice_here("normalize", digits_root, *image, "--json"))
-    assert json.loads(finished.stdout)["already_done"]
-    assert "done before" in succeeded(ringslice_here("shard", digits_root)).stdout
-    failed(ringslice_here("normalize", digits_root, "--size", 32), 2, "size [28, 28] there, [32, 32] asked")
-    failed(ringslice_here("shard", digits_root, "--seed", 3), 2, "seed 0 there, 3 asked")
-    assert contents(digits_root) == before
-
-
 @pytest.mark.witness
 @pytest.mark.integration
 def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
@@ -143,7 +130,7 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     bad = {"a/cut.png": good[:60], "b/empty.png": b"", "b/text.jpg": b"hello"}
     for key, data in bad.items():
         (source / key).write_bytes(data)
-    ingest(source, root, "--pack-size", "2KB")
+    ingest(source, root, pack_size="2KB")
     failed(
         ringslice("normalize", root, *SMALL), 1, "3 of 63 images are unusable (1 empty, 1 not-an-image, 1 truncated)"
     )
@@ -168,23 +155,13 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
 
 
 @pytest.mark.integration
-def test_a_damaged_pack_or_part_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
+def test_a_damaged_pack_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """Of parts: shuffle/test_transport.py."""
     root = ingest(make_tree({"a": 9}), tmp_path / "root")
-    pack = root / "raw/packs/pack-00000.tar"
-    whole = pack.read_bytes()
-    pack.write_bytes(whole[:600] + b"?" + whole[601:])
+    flip_bit(root / "raw/packs/pack-00000.tar", 600)
     for runner in ("inline", "local"):
         failed(ringslice("normalize", root, "-r", runner), 1, "pack-00000.tar is damaged at offset 512 (a/000.png)")
     assert list((root / "normalized").rglob("*.tfrecord")) == []
-    pack.write_bytes(whole)
-    succeeded(ringslice("normalize", root, *SMALL))
-    part = root / "normalized/parts/pack-00000.tfrecord"
-    data = part.read_bytes()
-    part.write_bytes(data[:50] + b"?" + data[51:])
-    failed(ringslice("shard", root, "--workers", 1), 1, "pack-00000.tfrecord: wrong CRC of the data at offset 0")
-    assert not (root / "slices/default/manifest.json").exists()
-    part.write_bytes(data)
-    succeeded(ringslice("shard", root, "--workers", 1))
 
 
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
@@ -199,7 +176,6 @@ def sliced(root: Path, *words: object) -> dict[str, Any]:
     return manifest
 
 
-@pytest.mark.integration
 def test_images_may_differ_in_size(tmp_path: Path) -> None:
     (tmp_path / "source/a").mkdir(parents=True)
     for number, size in enumerate([(30, 20), (20, 50), (7, 5)]):
@@ -214,7 +190,6 @@ def test_images_may_differ_in_size(tmp_path: Path) -> None:
         _ = Manifest.from_json(manifest).size
 
 
-@pytest.mark.integration
 def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"a": 3}), tmp_path / "root")
     words = ("--size", 8, "--format", "float16", "--subtract", "127.5", "--divide-by", "58.4,57.1,57.4")

@@ -32,13 +32,6 @@ def manifest_of(root: Path, name: str = "default") -> dict[str, Any]:
     return manifest
 
 
-def splits_of(root: Path, name: str = "default") -> dict[str, str]:
-    rows = pq.read_table(root / "slices" / name / "examples.parquet", columns=["key", "split"]).to_pylist()
-    splits = {row["key"]: row["split"] for row in rows}
-    assert len(splits) == len(rows)
-    return splits
-
-
 @pytest.fixture
 def normalized(make_tree: TreeMaker, tmp_path: Path) -> Path:
     """A root of 60 normalised images of two classes, in several packs."""

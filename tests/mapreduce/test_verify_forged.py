@@ -120,10 +120,7 @@ def test_parts_that_are_not_those_of_the_packs_are_found(root: Path) -> None:
     whole = marker.read_bytes()
     for change, line in (
         (lambda parts: parts.pop(), "packs of its parts is"),
-        (
-            lambda parts: parts[0].update(pack="pack-00001"),
-            "packs of its parts.0 is 'pack-00001', not 'pack-00000'",
-        ),
+        (lambda parts: parts[0].update(pack="pack-00001"), "packs of its parts.0 is 'pack-00001', not 'pack-00000'"),
         (lambda parts: parts[0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
     ):
         marker.write_bytes(whole)

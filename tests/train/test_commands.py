@@ -100,6 +100,22 @@ def test_lines_of_horovodrun_are_kept_off() -> None:
     assert shown_of(HOROVODRUN, "ssh failed\n")[0] == 3
 
 
+NO_SSH = (
+    "Traceback (most recent call last):\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
+)
+
+
+def test_hosts_that_ssh_does_not_reach_are_named() -> None:
+    line = "ringslice: error: --hosts: a, b (ssh: why). Make this work without a password: ssh HOST true\n"
+    assert shown_of(HOROVODRUN, NO_SSH) == (3, line)
+
+
+@pytest.mark.integration
+def test_a_host_that_does_not_exist_is_one_line() -> None:
+    result = ringslice("train", "ROOT", "--hosts", "localhost:1,nowhere.invalid:1")
+    failed(result, 3, "--hosts: nowhere.invalid (ssh: Could not resolve hostname")
+
+
 def test_lines_of_torchrun_are_kept_off() -> None:
     """But not a traceback of a rank."""
     lines = "".join(TORCH_LINES.splitlines(keepends=True)[:3])
@@ -238,6 +254,17 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     result = json.loads((root / "runs/run-0001/result.json").read_text())
     assert 0 < result["result"]["test_accuracy"] <= 1
     assert not (root / "runs/run-0001/_work").exists()
+
+
+LATE = 'test "$HOROVOD_RANK" = 0 || sleep 40; exec "$@"'  # of sh
+
+
+@pytest.mark.chaos
+def test_a_rank_that_comes_late_is_waited_for(root: Path) -> None:
+    """Longer than Horovod's own limit and --stall-timeout: on a busy machine, TensorFlow is loaded for minutes."""
+    words = ("train/main.py", "--data", root, "--stall-timeout", 10, "--model", "mlp", "--max-steps", 3, "--json")
+    output = json.loads(succeeded(horovodrun(2, "sh", "-c", LATE, "sh", *words)).stdout.partition(":")[2])
+    assert (output["ranks"], output["steps"]) == (2, 3)
 
 
 @pytest.mark.integration

@@ -22,7 +22,8 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     staging = (run / WORK_FOLDER).make_folder()
     model = {each.keras: np.zeros((2, 3), np.float32) for each in weights_of("mlp")}
     settings = Recipe(model="mlp", batch=8, compression="fp16", xla=True).to_json() | {"group": None}
-    return store.write(run, staging, 4, {"model": model, "optimizer": {}}, {"settings": settings})
+    facts = {"framework": "tensorflow", "settings": settings}
+    return store.write(run, staging, 4, {"model": model, "optimizer": {}}, facts)
 
 
 @pytest.fixture

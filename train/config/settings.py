@@ -25,6 +25,7 @@ AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
 ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
+SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 PIPELINE, TENSOR_PARALLEL = "pipeline", "tensor-parallel"
 DIVIDED = (PIPELINE, TENSOR_PARALLEL)
 OF_TORCH = (DDP, *DIVIDED)
@@ -114,7 +115,7 @@ class Settings:
     @property
     def has_servers(self) -> bool:
         """True if the weights are on parameter servers."""
-        return self.strategy in (ASYNCHRONOUS, SYNCHRONOUS)
+        return self.strategy in SERVED
 
     @property
     def is_synchronous(self) -> bool:
@@ -189,7 +190,7 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, ASYNCHRONOUS, SYNCHRONOUS, *OF_TORCH]),
+        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, *SERVED, *OF_TORCH]),
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from etl.errors import UsageError
+from train.config.recipe import MAX_VALUE
 
-MAX_VALUE = 1_000_000_000
 EPOCHS, STEPS, ACCURACY, NO_PROGRESS, TIME = "epochs", "steps", "accuracy", "no progress", "time"
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 

@@ -44,7 +44,7 @@ class Trained:
         Raises UsageError if it is of PyTorch, and its model is not one of TensorFlow, too.
         """
         recipe = dict(self.marker["settings"])
-        if self.marker.get("framework", TENSORFLOW) != TENSORFLOW:
+        if self.marker["framework"] != TENSORFLOW:
             require_convertible(recipe["model"])
         group = recipe.pop("group")
         return Settings(recipe=Recipe(**recipe), group=group, resume=AUTO, **given)

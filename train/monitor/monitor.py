@@ -26,6 +26,7 @@ STALL_TIMEOUT_S = 45.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
 CONNECTING_S = 30  # Horovod's default
 BACKSTOP = 10  # times the timeout: Horovod sees no progress of a rank that is loading, so the watch must act first
+# Elastic ranks do not wait so long for one that may have been killed while it loaded: they try again.
 
 
 class Monitor(Status):
@@ -48,7 +49,8 @@ class Monitor(Status):
             return
         limit_s = math.ceil(stall_timeout_s)
         os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")  # what Horovod logs of a rank's end is in our one line
-        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(CONNECTING_S, limit_s)))
+        connecting_s = max(CONNECTING_S, limit_s) * (1 if elastic else BACKSTOP)
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(connecting_s))
         if stall_timeout_s:
             os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(2 * limit_s))
             os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(BACKSTOP * limit_s))
@@ -85,6 +87,6 @@ class Monitor(Status):
         """The error to raise if Horovod reports that a rank is gone: it names that rank, and one rank prints it."""
         if self.watch is not None:
             return self.watch.peer_lost()
-        lost = PeerLost("another rank has ended, so this one ends too")
+        lost = PeerLost("another rank has ended, or has not come, so this one ends too")
         lost.is_reported = launched_rank() not in (None, 0)
         return lost

@@ -129,7 +129,7 @@ class Watch:
         elif self._elastic:
             error = PeerLost(f"rank {lost[0].rank} has ended" if lost else "a rank was lost")
         else:
-            error = PeerLost(f"another rank has ended, so this one ends too; {self._remedy}")
+            error = PeerLost(f"another rank has ended, or has not come, so this one ends too; {self._remedy}")
         error.ends_all = any(each.status in (DataError.status, UsageError.status) for each in lost)
         error.is_reported = not is_reporting or any(each.line for each in lost)
         self._unprinted = "" if error.is_reported else f"{ERROR_PREFIX}{error}"

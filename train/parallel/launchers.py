@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
-from train.config.settings import ASYNCHRONOUS, HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
+from train.config.settings import HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SERVED
 from train.parallel.endings import Endings
 
-SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
 FIRST = ("0", "chief 0")
@@ -103,6 +102,8 @@ _FAILURES = {  # the first one: rank and exit status
     TORCHRUN: re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL),  # ChildFailedError
 }
 
+_NO_SSH = re.compile(r"^ssh not successful for host (\S+):\n(\S.*)?", re.MULTILINE)  # horovod.runner.launch
+
 
 @dataclass
 class RankLines:
@@ -157,7 +158,8 @@ class RankLines:
     def ending(self, status: int) -> tuple[int, list[str]]:
         """The exit status of the rank that failed first, of a launcher that ended with ``status``; lines to show.
 
-        A rank that was killed is named. If no rank reported why it ended, the launcher's own lines are shown.
+        A rank that was killed is named, and hosts that ssh does not reach. If no rank reported why it ended, the
+        launcher's own lines are shown.
         """
         first, who = status, self.launcher or "rank 0"
         found = _FAILURES[self.launcher].search("".join(self.kept)) if self.launcher in _FAILURES else None
@@ -174,6 +176,12 @@ class RankLines:
             return first, [self._endings.kept]
         if not first or self.is_explained or self.launcher not in _FAILURES:
             return first, []
+        if unreachable := _NO_SSH.findall("".join(self.kept)):
+            hosts = ", ".join(host for host, _ in unreachable)
+            reason = unreachable[0][1].rstrip() or "ssh failed"
+            return first, [
+                f"{ERROR_PREFIX}--hosts: {hosts} ({reason}). Make this work without a password: ssh HOST true\n"
+            ]
         last = f"{ERROR_PREFIX}{who} ended with status {first}; above is what {self.launcher} printed\n"
         return first, [*self._pending.values(), *self.kept, last]
 

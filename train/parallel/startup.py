@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from etl.errors import EnvironmentFailure
+from train.config.settings import OF_TORCH
 from train.monitor.launcher import local_rank, local_size
 from train.parallel.cores import claim_cores
 
@@ -23,6 +25,14 @@ def prepare_import() -> Iterator[None]:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what it logs of a rank that is lost, or cannot be reached
     with suppress_stderr(), hide_packages(OPTIONAL):
         yield
+
+
+def not_installed(strategy: str, module: str) -> EnvironmentFailure:
+    """What to raise if the ``strategy`` needs a module that this environment lacks."""
+    extra = "torch" if strategy in OF_TORCH else "train"
+    return EnvironmentFailure(
+        f"--strategy {strategy}: {module} is not installed in {sys.prefix}. Run: pip install 'ringslice[{extra}]'"
+    )
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from train.checkpoints import store
 from train.checkpoints.background import Saver
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import DamagedError
-from train.config.settings import TENSORFLOW
 from train.config.stopping import scores_of
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, HostsChanged
@@ -200,6 +199,6 @@ def load_weights(run: Run, trainer: Trainer, marker: dict[str, Any], monitor: Mo
         remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
         raise DataError(f"{error}; {remedy}") from None
     groups, framework = {"model": arrays}, run.settings.framework
-    if marker.get("framework", TENSORFLOW) != framework:
+    if marker["framework"] != framework:
         groups = CONVERSIONS[framework](marker["settings"]["model"], groups | {"optimizer": {}}, checkpoint.step)
     trainer.load_state({"model": groups["model"]}, str(checkpoint.folder))

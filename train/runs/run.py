@@ -16,7 +16,7 @@ from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
-from train.config.settings import TENSORFLOW, Settings
+from train.config.settings import Settings
 from train.config.stopping import STEPS, TIME
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
@@ -227,11 +227,10 @@ def require_same_training(run: Run, checkpoint: Checkpoint) -> None:
             f"{checkpoint.folder} was trained on other slices ({marker['slices']}, now {identity['slices']}); give"
             " --name of its slices, or another --run"
         )
-    made_with = marker.get("framework", TENSORFLOW)
-    if made_with != identity["framework"]:
+    if marker["framework"] != identity["framework"]:
         raise UsageError(
-            f"{checkpoint.folder} was trained with {made_with}, --strategy {run.settings.strategy} trains with"
-            f" {identity['framework']}; give another --strategy, or another --run"
+            f"{checkpoint.folder} was trained with {marker['framework']}, --strategy {run.settings.strategy} trains"
+            f" with {identity['framework']}; give another --strategy, or another --run"
         )
     for name, value in identity["settings"].items():
         if name != "decay_until" and marker["settings"].get(name) != value:  # which --decay-until may change

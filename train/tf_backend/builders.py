@@ -7,10 +7,9 @@ import keras
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
 from train.config.builder import Builder, ImageShape, find_builder, misfit
-from train.tf_backend.resnet import resnet50
+from train.tf_backend.resnet import BATCH_NORM_MOMENTUM, resnet50
 
 # Batch norm's default momentum of 0.99 lags far behind in a run of a few hundred steps.
-BATCH_NORM_MOMENTUM = 0.9
 
 
 def mlp(shape: ImageShape, classes: int) -> keras.Model:

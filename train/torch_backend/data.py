@@ -30,10 +30,10 @@ from train.reader.order import epoch_seed
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
 from train.runs.folder import Dataset, find_dataset
+from train.runs.position import FIRST_EPOCH
 from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelFeed
 
-FIRST_EPOCH = 1
 Batch = tuple[Any, ...]
 
 

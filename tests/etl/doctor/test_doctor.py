@@ -103,7 +103,7 @@ def test_wrong_settings(site: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_services_that_are_down(site: dict[str, str], tmp_path: Path) -> None:
+def test_services_that_are_down(site: dict[str, str]) -> None:
     found = diagnosed(3, "--only", "storage", "--only", "yarn", "hdfs:///x", **site)
     assert f"127.0.0.1:{CLOSED_PORT} does not answer (Connection refused)" in failures(found)["NameNode"]
     assert "does not answer" in failures(found)["ResourceManager"]

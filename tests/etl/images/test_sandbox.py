@@ -111,7 +111,8 @@ def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: fl
     """Of three frames of 40x10 where there can be more than one: the very limit is kept, and one less refused."""
     others = [Image.new("RGB", (40, 10), color) for color in ("red", "green", "blue")]
     for value in (kept, refused):
-        with DecodeWorker(replace(CONFIG, limits=Limits(**dict[str, Any]({limit: value})))) as worker:
+        limits = Limits(**{limit: value})  # type: ignore[arg-type] # of several types
+        with DecodeWorker(replace(CONFIG, limits=limits)) as worker:
             for kind in FRAMED | ({"JPEG", "PPM", "BMP", "AVIF", "JPEG2000"} if limit != "frames" else set()):
                 frames = {"save_all": True, "append_images": others[1:]} if kind in FRAMED else {}
                 result = worker.normalize(save(others[0], kind, **frames))

@@ -10,14 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
 from etl.raw.ingest import ingest
-from etl.raw.pack_writer import plan_packs
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
-from etl.sources.base import SourceImage
 from etl.stages.layout import raw_stage
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
@@ -54,40 +52,6 @@ def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]],
         others = {image for other in kept for image in named[other]}
         lost = len(named[name]) - len(set(there) - others)
         assert 2 * lost > len(named[name]) or lost == len(named[name])
-
-
-@given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=8), st.integers(1, 9))
-@settings(max_examples=60)
-def test_night_after_night_every_image_is_in_one_pack_and_no_name_comes_again(
-    nights: list[set[int]], pack_images: int
-) -> None:
-    """Sources as sets of contents (a changed image has another), against packs as a model keeps them."""
-    packs: dict[str, list[int]] = {}
-    live: dict[str, set[int]] = {}
-    names: set[str] = set()
-    for night in nights:
-        source = sorted(night)
-        packed = {
-            name: np.array(
-                [source.index(each) if each in night and each in live[name] else NO_IMAGE for each in packs[name]]
-            )
-            for name in packs
-        }
-        plan = plan_renewal(packed.items(), len(source))
-        before = {name: list(rows) for name, rows in packs.items()}
-        new = [SourceImage(str(source[number]), 0, None, 1) for number in plan.unpacked.tolist()]
-        packs = {pack.name: packs[pack.name] for pack in plan.kept}
-        live = {
-            pack.name: {each for row, each in enumerate(packs[pack.name]) if row not in set(pack.removed.tolist())}
-            for pack in plan.kept
-        }
-        for written in plan_packs(new, pack_images, len(names)):
-            assert written.name not in names
-            names.add(written.name)
-            packs[written.name] = [int(image.key) for image in written.images]
-            live[written.name] = set(packs[written.name])
-        assert all(packs[name] == before[name] for name in packs.keys() & before.keys())
-        assert sorted(each for rows in live.values() for each in rows) == source
 
 
 def renew(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:

@@ -46,14 +46,6 @@ def test_the_lineage_is_followed_to_its_end_whatever_run_json_says(root: Place, 
     assert sorted(map(str, (finished_at(slices_stage(root, name))[1] for name in "abc")))  # none of them ends it
 
 
-def test_an_experiment_is_not_on_the_lineage_unless_it_keeps_its_splits(root: Place) -> None:
-    night = finish(root, "night-1")
-    finish(root, "experiment", plain=True)
-    assert newest(root) == "night-1"
-    finish(root, "more-workers", night)
-    assert newest(root) == "more-workers"
-
-
 def test_two_ends_are_named(root: Place) -> None:
     night = finish(root, "night-1")
     finish(root, "night-2", night)

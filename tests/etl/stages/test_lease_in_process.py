@@ -12,6 +12,7 @@ from etl.stages import lease
 from etl.stages.lease import BusyError, Lease, Owner
 from etl.storage.place import Place, open_place
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.lib.commands import PATIENCE_S
 
 NEVER_S = 3600.0  # no heart beats of itself within a test
 NO_PROCESS = 1 << 30  # above the kernel's largest number
@@ -20,7 +21,7 @@ NO_PROCESS = 1 << 30  # above the kernel's largest number
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", 0.05)
-    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -48,13 +49,14 @@ def file_of(held: Lease) -> str:
     return f"claims/{held.number:06d}.json"
 
 
-def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place) -> None:
+def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process cannot be looked for here, where there is none of its number."""
     owner = take_elsewhere(work)
     with pytest.raises(BusyError, match=rf"is locked by process {NO_PROCESS} on elsewhere"):
         take(work)
     owner.check()
     owner.stop_renewing()
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", 0.2)
     held = take(work)
     assert held.number == 2
     held.release()
@@ -99,7 +101,7 @@ def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monke
     monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", 0.01)
     wakes = threading.Thread(target=sleeper._renew, daemon=True)
     wakes.start()
-    wakes.join(5)
+    wakes.join(PATIENCE_S)
     assert not wakes.is_alive()
     assert place.info().mtime_ns == before
     with pytest.raises(EnvironmentFailure, match="another run has taken over"):

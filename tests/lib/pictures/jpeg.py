@@ -145,10 +145,7 @@ def _inks() -> Iterator[Picture]:
         image = Image.frombytes("CMYK", inks.shape[1::-1], inks.tobytes())
         return save(image, "JPEG", **FINE | options)
 
-    files = {
-        "jpeg-cmyk-adobe": ink_jpeg(),
-        "jpeg-cmyk-plain": without(ink_jpeg(), APP14),
-    }
+    files = {"jpeg-cmyk-adobe": ink_jpeg(), "jpeg-cmyk-plain": without(ink_jpeg(), APP14)}
     yield from alike(seen, files, *OFF)
     # luminance and chrominance of the inks, and black inverted, beside Adobe's marker with transform 2
     coded = Image.fromarray(np.ascontiguousarray(inks[..., :3])).convert("YCbCr")

@@ -263,7 +263,7 @@ import json, sys, time
 from pathlib import Path
 from train.monitor.watchdog_process import start_guard
 
-SILENCE_S, NUMBER = 3, 5
+SILENCE_S, NUMBER = int(sys.argv[4]), 5
 board = Path(sys.argv[1])
 beat = {"number": NUMBER, "idle_s": 1.0}
 note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "exit_notice": {"status": 3}}}, "store": None}
@@ -276,8 +276,8 @@ print(board.read_text(), flush=True)
 
 
 def test_a_rank_that_computes_is_reported_alive_though_it_is_silent(tmp_path: Path) -> None:
-    """Each second of its CPU time, and for longer than it may be silent."""
-    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy")
+    """Each second of its CPU time, which takes longer on a busy machine, and for longer than it may be silent."""
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", "computes", "busy", 10)
     assert (result.returncode, result.stderr) == (0, "")
     note = json.loads(result.stdout)["note"]
     assert (note["exit_notice"], note["beat"]["idle_s"]) == (None, 0.0)
@@ -285,6 +285,6 @@ def test_a_rank_that_computes_is_reported_alive_though_it_is_silent(tmp_path: Pa
 
 @pytest.mark.parametrize("words", [("computes", "asleep"), ("reads", "busy")])
 def test_a_silent_rank_that_does_not_compute_is_killed(words: tuple[str, str], tmp_path: Path) -> None:
-    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words)
+    result = run(sys.executable, "-c", COMPUTES, tmp_path / "0-0", *words, 3)
     assert (result.returncode, result.stderr) == (-signal.SIGKILL, "it fell silent\n")
     assert json.loads((tmp_path / "0-0").read_text())["note"]["exit_notice"] == {"status": 3}

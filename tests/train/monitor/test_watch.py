@@ -16,7 +16,7 @@ import pytest
 
 from etl.storage.local import LocalFilesystem
 from etl.storage.place import Place, open_place
-from tests.lib.commands import PATIENCE_S, run
+from tests.lib.commands import PATIENCE_S, run, wait_until
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from train.monitor import exit_reporter
@@ -192,6 +192,6 @@ def test_where_storage_fails_the_local_file_is_named_and_kept(number: int, tmp_p
     log.open(remote(tmp_path, fault), 0)
     log.info("all that is known")
     kept = log.end(0.3)
-    assert fault.hit
+    wait_until(lambda: fault.hit)
     assert Path(kept).parent == elsewhere
     assert "all that is known" in Path(kept).read_text()

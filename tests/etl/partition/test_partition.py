@@ -1,4 +1,4 @@
-"""Shares as arithmetic, over classes of every imbalance, slices, groups, splits and seeds."""
+"""Shares as arithmetic, over classes of every imbalance, slices, groups, splits and seeds; and permutations."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES
-from etl.partition.permutation import Integers
+from etl.partition.permutation import Integers, permutation, permute
 from etl.partition.shares import SlicePlan, apportion, count_part, split_sizes, top_up, worker_of
 from etl.slices.plan import assign_rows
 from etl.slices.writer import slice_names
@@ -183,3 +183,37 @@ def test_examples_without_a_split_or_a_slice_are_refused() -> None:
     assert split_sizes(count_part({"train": [3], "test": [2]}, 2)) == {"train": 3, "test": 2}
     with pytest.raises(ValueError, match="needs a slice"):
         SlicePlan(np.array([[3], [1]]), (1, 0), seed=0)
+
+
+# --- permutations ---
+
+
+@given(n=st.integers(1, 500), seed=st.integers(0, 10), data=st.data())
+def test_any_part_can_be_had_alone(n: int, seed: int, data: st.DataObject) -> None:
+    whole = permute(np.arange(n), n, "x", seed)
+    assert sorted(whole.tolist()) == list(range(n))
+    some = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), dtype=np.int64)
+    assert permute(some, n, "x", seed).tolist() == whole[some].tolist()
+
+
+def test_the_numbers_are_these_on_every_machine() -> None:
+    assert permutation(10, "slices", 0, 1).tolist() == [8, 9, 4, 1, 2, 6, 3, 7, 0, 5]
+    assert permute(np.array([0, 10**9]), 2 * 10**9, 7).tolist() == [1125894955, 526827283]
+
+
+def test_seeds_differ() -> None:
+    assert permutation(100, 1).tolist() != permutation(100, 2).tolist()
+    assert permutation(100, np.int64(1)).tolist() == permutation(100, 1).tolist()
+    assert permutation(100, "1").tolist() != permutation(100, 1).tolist()
+
+
+def test_no_value_is_favoured() -> None:
+    counts = np.zeros((8, 8))
+    for seed in range(4000):
+        counts[np.arange(8), permutation(8, seed)] += 1
+    assert abs(counts / 4000 - 1 / 8).max() < 0.03  # six standard deviations
+
+
+def test_values_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="from 0 to 4, got 5"):
+        permute(np.array([5]), 5, 0)

@@ -1,12 +1,14 @@
-"""The site's files are read as Hadoop reads them: ``${…}``, XInclude, and nothing that grows without a bound."""
+"""The site's files are read as Hadoop reads them: ``${…}``, XInclude, no growth without a bound; and its queues."""
 
 import getpass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import MAX_SUBSTITUTIONS, UMASK, read_site_file, resolve, site_configuration, site_umask
+from etl.hadoop.yarn_api import ResourceManager, has_queue
 
 XI = "http://www.w3.org/2001/XInclude"
 
@@ -101,3 +103,33 @@ def test_an_include_that_cannot_be_read_is_named(content: str, cause: str, tmp_p
     (tmp_path / "broken.xml").write_text("<configuration>")
     with pytest.raises(EnvironmentFailure, match=cause):
         read_site_file(write(tmp_path / "core-site.xml", content))
+
+
+# --- queues ---
+
+
+CAPACITY = {
+    "type": "capacityScheduler",
+    "queueName": "root",
+    "queues": {
+        "queue": [{"queueName": "default"}, {"queueName": "images", "queues": {"queue": [{"queueName": "nightly"}]}}]
+    },
+}
+FAIR = {"type": "fairScheduler", "rootQueue": {"queueName": "root"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "there", "missing"),
+    [
+        (CAPACITY, [None, "default", "nightly", "root.images.nightly"], ["images", "small"]),
+        (FAIR, [None, "other", "root.other"], []),
+    ],
+)
+def test_queues(
+    answer: dict[str, Any], there: list[str | None], missing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of FairScheduler, which makes them on demand, are not known."""
+    manager = ResourceManager(["http://nowhere"])
+    monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": answer}})
+    queues = manager.queues()
+    assert [name for name in [*there, *missing] if has_queue(queues, name)] == there
