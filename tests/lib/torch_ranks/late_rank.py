@@ -22,11 +22,16 @@ DONE = Path(sys.argv[1])
 STEP, ALONE_S = timedelta(seconds=1), 3.0  # the timeout of a step, and for how long rank 0 works alone
 
 
+def work_alone() -> str:
+    time.sleep(ALONE_S)
+    return "done"
+
+
 def meet(strategy: Strategy) -> None:
     rank = strategy.collective.rank
     group = ProcessGroup(Monitor(), 60)
     set_timeout(STEP, torch.distributed.group.WORLD)
-    print(f"{rank}: {group.run_on_root(lambda: time.sleep(ALONE_S) or 'done')}", flush=True)
+    print(f"{rank}: {group.run_on_root(work_alone)}", flush=True)
     for late in (1, 0):
         group = ProcessGroup(Monitor(), 60)
         group._timeout = STEP
