@@ -1,25 +1,19 @@
 #!/usr/bin/env python3
-"""Two ranks of `ddp`, one of which comes late to what all do together, or not at all; each prints what it ended with.
+"""Rank 0 of two works alone for longer than a step may take; then each waits for a rank that does not come."""
 
-argv: a file that is made once the ranks are done.
-"""
-
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
+from unittest import mock
 
 import torch.distributed
 from torch.distributed.distributed_c10d import set_timeout
 
 from etl.errors import EnvironmentFailure
-from tests.lib.commands import wait_until
 from train.monitor.monitor import Monitor
-from train.strategies import Strategy
-from train.strategies.ddp import ProcessGroup, run_ddp
+from train.strategies import Strategy, ddp
 
-DONE = Path(sys.argv[1])
 STEP, ALONE_S = timedelta(seconds=1), 3.0  # the timeout of a step, and for how long rank 0 works alone
+TIMEOUT_S = 10.0  # for a rank that does not come; in it, both must make a group
 
 
 def work_alone() -> str:
@@ -29,22 +23,16 @@ def work_alone() -> str:
 
 def meet(strategy: Strategy) -> None:
     rank = strategy.collective.rank
-    group = ProcessGroup(Monitor(), 60)
+    group = ddp.ProcessGroup(Monitor(), 60)
+    with mock.patch.object(ddp, "MIN_TIMEOUT_S", TIMEOUT_S):
+        of_ranks = [ddp.ProcessGroup(Monitor(), 0.1) for _ in range(strategy.collective.size)]
     set_timeout(STEP, torch.distributed.group.WORLD)
     print(f"{rank}: {group.run_on_root(work_alone)}", flush=True)
-    for late in (1, 0):
-        group = ProcessGroup(Monitor(), 60)
-        group._timeout = STEP
-        set_timeout(STEP, group._objects)
-        if rank == late:
-            wait_until(DONE.with_suffix(f".{late}").exists)
-            continue
-        try:
-            group.gather_object(rank)
-        except EnvironmentFailure as error:
-            print(f"{rank}: {error}", flush=True)
-        DONE.with_suffix(f".{late}").touch()
+    try:
+        of_ranks[rank].gather_object(rank)  # to which the other one does not come
+    except EnvironmentFailure as error:
+        print(f"{rank}: {error}", flush=True)
 
 
 if __name__ == "__main__":
-    run_ddp(meet, Monitor(), "cpu", 0)
+    ddp.run_ddp(meet, Monitor(), "cpu", 0)
