@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-Counters = Mapping[int, tuple[int, int]]  # bytes that the peer acknowledged, and bytes received, by the socket's inode
+Counters = Mapping[int, tuple[int, int]]  # bytes written, sent yet or not, and bytes received, by the socket's inode
 
 FILES = Path("/proc/self/fd")
-INFO_BYTES = 256  # at least of Linux' struct tcp_info (linux/tcp.h)
-COUNTERS = struct.Struct("=120x2Q")  # its tcpi_bytes_acked and tcpi_bytes_received
+INFO_BYTES = 256  # at least of Linux' struct tcp_info (linux/tcp.h), by which it has since 4.19:
+COUNTERS = struct.Struct("=128xQ8xI52x2Q")  # tcpi_bytes_received, _notsent_bytes, _bytes_sent and _bytes_retrans
 _LIBC = ctypes.CDLL(None)
 
 
@@ -35,7 +35,8 @@ def tcp_counters() -> Counters:
         refused = _LIBC.getsockopt(int(name), socket.IPPROTO_TCP, socket.TCP_INFO, info, ctypes.byref(size))
         if not refused and size.value >= COUNTERS.size:
             with suppress(OSError):  # another thread has closed it
-                found[os.fstat(int(name)).st_ino] = COUNTERS.unpack_from(info)
+                received, unsent, sent, sent_again = COUNTERS.unpack_from(info)
+                found[os.fstat(int(name)).st_ino] = sent - sent_again + unsent, received
     return found
 
 
