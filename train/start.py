@@ -135,8 +135,15 @@ def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
 
 
 def is_json(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """True if the ranks are asked for a summary as JSON, by an option or a variable. Pure."""
-    return "--json" in words or bool(click.BOOL(environment.get(f"{ENVIRONMENT_PREFIX}_JSON") or "no"))
+    """True if the ranks are asked for a summary as JSON, by an option or a variable. Pure.
+
+    Raises UsageError for a variable that is neither yes nor no.
+    """
+    variable = f"{ENVIRONMENT_PREFIX}_JSON"
+    try:
+        return "--json" in words or bool(click.BOOL(environment.get(variable) or "no"))
+    except click.BadParameter as error:
+        raise UsageError(f"{variable}: {error.message}") from None
 
 
 class Launcher:

@@ -211,7 +211,7 @@ def read_entry(normalized: Place, origin: Origin, images: int, removed: Removed,
     if not rows.exists():
         raise DataError(f"{rows} is missing though the job ended; run again")
     facts = parquet_tables.read_facts(rows)
-    if Origin.of_part(facts) != origin or facts["input"] != images:
+    if facts | origin.to_json() | {"input": images} != facts:
         raise DataError(f"{rows} was made from other images; normalize again with --overwrite")
     return with_live(normalized, facts | {"rows_sha256": rows.sha256()}, removed, classes)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from etl.errors import UsageError
 from etl.stages.lease import BusyError, Lease
 from etl.stages.names import WORK_FOLDER
 from etl.storage.place import Place, open_place
@@ -37,6 +38,13 @@ def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, run: 
     assert marker["framework"] == "torch"
     assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
     assert [info.base_name for info in run.children()] == ["checkpoints"]
+
+
+def test_settings_that_pytorch_does_not_support_are_refused(tmp_path: Path, run: Place) -> None:
+    settings = Recipe(model="mlp", batch=8, batch_norm="synchronised", accumulate=2).to_json() | {"group": None}
+    marker = {"framework": "tensorflow", "settings": settings}
+    with pytest.raises(UsageError, match="--accumulate 2 is not supported by --strategy ddp with --batch-norm"):
+        convert(Checkpoint(open_place(str(tmp_path)), marker), run)
 
 
 def test_a_trainer_that_begins_the_run_keeps_it(checkpoint: Checkpoint, run: Place) -> None:

@@ -75,8 +75,8 @@ def layers_of(model: str) -> Iterator[tuple[str, str, str]]:
         yield DENSE, "logits", "logits"
     else:
         raise UsageError(
-            f"the model {model!r} cannot be converted to the other framework, which evaluating, promoting and exporting"
-            " a run of PyTorch needs, too; the models that can are mlp, cnn and resnet50"
+            f"--model {model} of this run cannot be converted between TensorFlow and PyTorch (mlp, cnn and resnet50"
+            " can); evaluating, promoting or exporting a run of PyTorch converts it"
         )
 
 

@@ -13,12 +13,12 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
 from train.checkpoints.background import FAILURES
-from train.config.reader_options import reading_options, refuse_without_effect
-from train.config.recipe import FLOAT16, LARS, SYNCHRONISED, Recipe, option_of
+from train.config.reader_options import reading_options
+from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
-from train.monitor.rank_process import is_elastic, with_monitor
+from train.monitor.rank_process import with_monitor
 from train.reader.config import Reading
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -324,11 +324,7 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     def run(monitor: Monitor, reading: Reading, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
-        made = Recipe(**recipe)
-        refuse_without_effect("crop_area", "crop" in made.augmentations, "--augment crop")
-        refuse_without_effect("lars_coefficient", made.optimizer == LARS, f"--optimizer {LARS}")
-        refuse_without_effect("commit_steps", is_elastic(), "an elastic run")
-        settings = Settings(recipe=made, stopping=Stopping(**stopping), reading=reading, **values)
+        settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
         start(settings, monitor)
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.

@@ -95,11 +95,11 @@ def evaluate(
 def finish(run: Run, wanted: Evaluation, result: dict[str, Any], ranks: int, record: RunRecord) -> None:
     """Write the result and print it. Raises DataError if the accuracy is below what is wanted."""
     place = run.folder / f"evaluation-{wanted.split}.json"
-    work = (
-        run.folder / f"_evaluation-{token_hex(4)}"
-    ).make_folder()  # a trainer, or another evaluation, may be at work
-    replace_bytes(place, work, json_bytes({"format": FORMAT, **result}))
-    work.delete()
+    staging = run.folder / f"_evaluation-{token_hex(4)}"  # its own: a trainer or another evaluation may be at work
+    try:
+        replace_bytes(place, staging.make_folder(), json_bytes({"format": FORMAT, **result}))
+    finally:
+        staging.delete()
     shown = {"loss": round(result["loss"], 4), "accuracy": round(result["accuracy"], 4)}
     facts = {"model": run.settings.recipe.model, "ranks": ranks, **result, **shown}
     facts["seconds"] = round(record.seconds, 1)

@@ -26,7 +26,6 @@ STALL_TIMEOUT_S = 45.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
 CONNECTING_S = 30  # Horovod's default
 BACKSTOP = 10  # times the timeout: Horovod sees no progress of a rank that is loading, so the watch must act first
-# Elastic ranks do not wait so long for one that may have been killed while it loaded: they try again.
 
 
 class Monitor(Status):
@@ -49,6 +48,7 @@ class Monitor(Status):
             return
         limit_s = math.ceil(stall_timeout_s)
         os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")  # what Horovod logs of a rank's end is in our one line
+        # elastic ranks do not wait so long for one that may have been killed while it loaded: they try again
         connecting_s = max(CONNECTING_S, limit_s) * (1 if elastic else BACKSTOP)
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(connecting_s))
         if stall_timeout_s:

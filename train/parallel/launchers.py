@@ -102,7 +102,9 @@ _FAILURES = {  # the first one: rank and exit status
     TORCHRUN: re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL),  # ChildFailedError
 }
 
-_NO_SSH = re.compile(r"^ssh not successful for host (\S+):\n(\S.*)?", re.MULTILINE)  # horovod.runner.launch
+_NO_SSH = re.compile(
+    r"^ssh not successful for host (\S+):\n((?!ssh not successful)\S.*)?", re.MULTILINE
+)  # horovod.runner.launch
 
 
 @dataclass

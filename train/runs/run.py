@@ -17,7 +17,6 @@ from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
 from train.config.settings import Settings
-from train.config.stopping import STEPS, TIME
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
@@ -118,25 +117,19 @@ def open_run(settings: Settings, processes: Processes, log: Callable[[str], None
 def choose(settings: Settings, replicas: int, log: Callable[[str], None]) -> Choice:
     """The slices to train on, and the run to make or to go on with.
 
-    Without --name, a run that is not over goes on with the slices of its newest checkpoint, if they are there; one that
-    is over would not learn from newer ones.
+    Without --name, a run without a result, which was stopped or killed, goes on with the slices of its newest
+    checkpoint, if they are there.
     """
     dataset = find_dataset(settings.data, settings.name)
     root = open_place(dataset.root)
     run = choose_run(root, settings.run, settings.resume)
-    if settings.resume and settings.name is None and not _is_over(run):
+    if settings.resume and settings.name is None and not (run / RESULT_FILE).exists():
         newest = store.newest(run)
         own = slices_with(root, newest.marker["slices"]) if newest is not None else None
         if own is not None and own.fingerprint != dataset.fingerprint:
             log(f"{run} goes on with its own slices, {own.name}; the newest are {dataset.name}")
             dataset = own
     return Choice(dataset, run.uri, replicas)
-
-
-def _is_over(run: Place) -> bool:
-    """True if it has a result, and more steps or time alone would not add to it."""
-    result = run / RESULT_FILE
-    return result.exists() and result.read_json().get("stopped") not in (STEPS, TIME)
 
 
 def choose_slices(dataset: Dataset, group: int | None) -> Manifest:

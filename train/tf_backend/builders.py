@@ -9,8 +9,6 @@ from train.checkpoints.safetensors_file import CODES
 from train.config.builder import Builder, ImageShape, find_builder, misfit
 from train.tf_backend.resnet import BATCH_NORM_MOMENTUM, resnet50
 
-# Batch norm's default momentum of 0.99 lags far behind in a run of a few hundred steps.
-
 
 def mlp(shape: ImageShape, classes: int) -> keras.Model:
     """One hidden layer of 1,024: for 28x28 gray images and 10 classes, 784-1024-10."""

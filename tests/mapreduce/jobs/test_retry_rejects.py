@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from etl.errors import DataError
+from etl.formats import schemas
 from etl.formats.example import serialize
+from etl.formats.parquet_tables import read_facts
 from etl.inspection.command import inspect_example, open_record_file
 from etl.normalized import part_writer
-from etl.normalized.parts import pack_of
+from etl.normalized.parts import Origin, pack_of, read_entry
 from etl.raw.removed import Removed
 from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
@@ -252,3 +255,14 @@ def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
         name: data for name, data in before.items() if "pack-00000" in name
     }
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
+
+
+def test_a_part_of_other_images_is_refused(digits_root: Path) -> None:
+    normalized, removed = open_place(str(digits_root / "normalized")), Removed(schemas.REMOVED.empty_table())
+    (first, *_) = sorted((digits_root / "normalized/parts").glob("*.parquet"))
+    facts = read_facts(open_place(str(first)))
+    origin, images = Origin.of_part(facts), facts["input"]
+    assert read_entry(normalized, origin, images, removed, 10)["removed"] == 0
+    for other, number in ((replace(origin, pack_sha256="0" * 64), images), (origin, images + 1)):
+        with pytest.raises(DataError, match="was made from other images; normalize again with --overwrite"):
+            read_entry(normalized, other, number, removed, 10)

@@ -98,6 +98,12 @@ def test_every_option_comes_from_the_variable_of_its_name(scripted: click.Comman
         assert option.name == name or option.envvar == f"RINGSLICE_{name.upper()}", option.opts
 
 
+def test_the_batch_of_a_training_is_not_that_of_predictions() -> None:
+    (batch,) = [each for each in predict.command.params if each.name == "batch"]
+    assert isinstance(batch, click.Option)
+    assert not batch.allow_from_autoenv
+
+
 def test_options_that_are_not_called_like_their_parameter_come_from_variables() -> None:
     settings = settings_of(RINGSLICE_MAX_TIME="90m", RINGSLICE_STALL_TIMEOUT="7", RINGSLICE_READER_MEMORY="1MB")
     assert (settings.stopping.max_time_s, settings.stall_timeout_s) == (5400, 7)
@@ -109,9 +115,6 @@ def test_options_that_are_not_called_like_their_parameter_come_from_variables() 
     [
         (("--cache-size", "1GB"), "--cache-size has no effect without --cache"),
         (("--skip-limit", 3), "--skip-limit has no effect without --on-damage skip"),
-        (("--crop-area", 0.5, "--augment", "flip"), "--crop-area has no effect without --augment crop"),
-        (("--lars-coefficient", 0.1), "--lars-coefficient has no effect without --optimizer lars"),
-        (("--commit-steps", 5), "--commit-steps has no effect without an elastic run"),
     ],
 )
 def test_an_option_without_effect_is_refused(words: tuple[object, ...], line: str) -> None:

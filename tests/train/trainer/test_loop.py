@@ -103,14 +103,15 @@ def make_newer(few: Path, root: Path) -> None:
     (root / "slices/few/run.json").write_bytes(json_bytes(record))
 
 
-def test_a_run_that_is_over_is_refused_newer_slices(copied: TrainedRun, few: Path) -> None:
+def test_a_run_with_a_result_is_refused_newer_slices(copied: TrainedRun, few: Path) -> None:
     make_newer(few, copied.root)
     failed(resume(copied), 2, "step-00000040 was trained on 10 classes, these slices have 2")
 
 
 @pytest.mark.integration
-def test_a_run_that_is_not_over_goes_on_with_its_own_slices(stopped: TrainedRun, few: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_result_goes_on_with_its_own_slices(stopped: TrainedRun, few: Path, tmp_path: Path) -> None:
     made = stopped.copy(tmp_path / "root")
+    (made.folder / "result.json").unlink()  # as if it was killed
     make_newer(few, made.root)
     outcome = succeeded(train_here(*made.training, "--resume", "--epochs", 2))
     assert "runs/mine goes on with its own slices, default; the newest are few" in outcome.stderr
@@ -313,7 +314,7 @@ def test_wrong_use(words: tuple[str, ...], line: str, mine: TrainedRun) -> None:
 def test_a_run_of_a_model_that_only_pytorch_has_is_refused(mine: TrainedRun) -> None:
     marker = {"framework": TORCH, "settings": {"group": None, "model": "googlenet"}}
     found = Trained(str(mine.folder), marker, find_dataset(str(mine.root), None))
-    with pytest.raises(UsageError, match="the model 'googlenet' cannot be converted to the other framework"):
+    with pytest.raises(UsageError, match="--model googlenet of this run cannot be converted between"):
         found.settings(data=str(mine.root))
 
 
