@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -71,16 +72,19 @@ class ProcessGroup(Collective):
         return found
 
     def _await_all(self) -> None:
-        """Wait until all ranks are here. Raises EnvironmentFailure if some do not come: on rank 0 it names them; the
-        others wait for rank 0, which may be late or have given up.
+        """Wait until all ranks are here. Raises EnvironmentFailure if some do not come: on rank 0 it names them, unless
+        they have ended; the others wait for rank 0, which may be late or have given up.
         """
+        begun, limit_s = time.monotonic(), self._timeout.total_seconds()
         try:
             torch.distributed.monitored_barrier(self._objects, self._timeout, wait_all_ranks=True)
         except RuntimeError as error:
+            if self.rank:
+                raise EnvironmentFailure(f"{LOST} (it waited for rank 0)") from error
             late = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
-            if late is None or self.rank:
-                raise EnvironmentFailure(f"{LOST} (it waited for rank 0: {first_line(error)})") from error
-            hint = f"waited for {self._timeout.total_seconds():.0f} s, by --stall-timeout"
+            if late is None or time.monotonic() - begun < limit_s:
+                raise EnvironmentFailure(f"{LOST} ({first_line(error)})") from error
+            hint = f"waited for {limit_s:.0f} s, by --stall-timeout"
             raise EnvironmentFailure(f"rank {late[1]} did not come, and may hang; all ranks end ({hint})") from error
 
     def close(self) -> None:
