@@ -307,14 +307,9 @@ def test_what_is_shown_where_nothing_is_random(shape: Size, size: Size, window: 
     assert centre_window(shape, size) == window
 
 
-def test_normalized_pictures_are_float32_and_labels_stay_with_them() -> None:
+def test_labels_stay_with_their_pictures() -> None:
     found = decode(Decoder(manifest_of("PNG"), (24, 24)), list(range(5)))
     assert [each.labels.numpy().tolist() for each in found] == [[0, 1, 0, 1, 0]]
-    plain = by_key(found)
-    normalized = by_key(decode(Decoder(manifest_of("PNG"), (24, 24), normalize=True), list(range(5))))
-    for key, pixels in normalized.items():
-        assert pixels.dtype == np.float32
-        assert np.abs(pixels * 50 + (100, 110, 120) - plain[key]).max() <= 0.51  # which are rounded
 
 
 @pytest.mark.parametrize(("format", "kind"), [("FLOAT16", "<f2"), ("FLOAT32", "<f4")])
