@@ -56,7 +56,7 @@ class Decoder:
         if pixels.shape[:2] != self.size:
             pixels = tf.image.resize(pixels, self.size)
         if wanted.colour:
-            pixels = recolour_at_random(wanted, tf.cast(pixels, tf.float32), seeds[2])
+            pixels = recolour_at_random(tf.cast(pixels, tf.float32), seeds[2])
         pixels = tf.ensure_shape(pixels, (*self.size, shape[2]))
         return pixels if pixels.dtype == tf.uint8 else tf.cast(tf.round(pixels), tf.uint8)
 
