@@ -51,7 +51,7 @@ from lib.processes import (
 )
 from lib.results import Result, compare, format_figure, print_results, print_samples
 from lib.ways.trainer import Job
-from train.parallel.cores import physical_cores, share_cores
+from train.parallel.cores import own_cores, share_cores
 from train.runs.folder import Dataset, find_dataset
 
 TRAIN = REPOSITORY / "train" / "main.py"
@@ -110,7 +110,7 @@ def measure_loop(training: Training) -> Rates:
 
 def measure_ring(training: Training) -> Rates:
     """Two ranks; two independent runs of one rank."""
-    cores = physical_cores(os.sched_getaffinity(0))
+    cores = own_cores()
     copies = []
     for copy in range(RANKS):
         own = ",".join(str(core) for core in share_cores(cores, copy, RANKS))

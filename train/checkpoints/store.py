@@ -208,13 +208,11 @@ def best(run: Place) -> Checkpoint | None:
     return None if step is None else open_checkpoint(run, step)
 
 
-def restore(
-    run: Place, attempts: Place | None = None, tick: Ticking = nothing
-) -> tuple[Checkpoint, dict[str, Arrays]] | None:
+def restore(run: Place, attempts: Place, tick: Ticking = nothing) -> tuple[Checkpoint, dict[str, Arrays]] | None:
     """The newest checkpoint that is whole, and its arrays by group; None if the run has none at all.
 
-    Each damaged one is reported. With ``attempts``, of the process that has the run's lease, it is then removed, so
-    that it is never met again; without, it stays.
+    Each damaged one is reported and removed, so that it is never met again: call it in the process that has the run's
+    lease, whose staging folder ``attempts`` is.
 
     Raises DataError, and removes nothing, if every one is damaged; UsageError if one is of another format.
     """
@@ -229,10 +227,8 @@ def restore(
             damaged[step] = error
             continue
         for bad, why in damaged.items():
-            name, fate = _folder(run, bad).name, "is passed over" if attempts is None else "is removed"
-            log("train", f"{why}; {name} {fate}, {checkpoint.name} is taken instead")
-            if attempts is not None:
-                remove(run, attempts, bad)
+            log("train", f"{why}; {_folder(run, bad).name} is removed, {checkpoint.name} is taken instead")
+            remove(run, attempts, bad)
         return checkpoint, groups
     for why in damaged.values():
         raise DataError(f"{why}; no other checkpoint of {run} is whole: give another --run, or remove {run / FOLDER}")

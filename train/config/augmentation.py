@@ -1,6 +1,5 @@
 """What is done at random to a training picture, how much of it, and which part of another picture is shown. Pure."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -12,38 +11,31 @@ Size = tuple[int, int]
 
 GRAY = (0.299, 0.587, 0.114)  # what red, green and blue add to the brightness that is seen (ITU-R BT.601)
 CROP_ATTEMPTS = 10
+RATIO: Range = (3 / 4, 4 / 3)  # of the width of a crop to its height
+COLOUR = 0.4  # brightness, contrast and saturation are multiplied by factors from 1 - this to 1 + this
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What to do at random, and how much of it; nothing unless asked.
+    """What to do at random; nothing unless asked.
 
-    ``area`` is the part of the picture that a crop takes, ``ratio`` its width by its height: Szegedy et al., "Going
-    Deeper with Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is three
-    factors from 1 - x to 1 + x: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
+    ``area`` is the part of the picture that a crop takes, with a ratio of `RATIO`: Szegedy et al., "Going Deeper with
+    Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is three factors by
+    `COLOUR`: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
     """
 
     crop: bool = False
     flip: bool = False
     colour: bool = False
     area: Range = (0.08, 1.0)
-    ratio: Range = (3 / 4, 4 / 3)
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
 
     def __post_init__(self) -> None:
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise UsageError(f"area {self.area}: give two parts of the picture, from above 0 to 1, the smaller first")
-        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise UsageError(f"ratio {self.ratio}: give two numbers above 0, the smaller first")
-        for name in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} {getattr(self, name):g} is out of range; give a number from 0 to 1")
 
     @classmethod
     def of(cls, names: Sequence[str], least_area: float = 0.08) -> Self:
-        """The usual amounts of what is named: crop (of at least this part of the picture), flip, colour."""
+        """What is named: crop (of at least this part of the picture), flip, colour."""
         return cls("crop" in names, "flip" in names, "colour" in names, area=(least_area, 1.0))
 
 
@@ -52,9 +44,9 @@ NOTHING = Augmentation()
 CENTRE = 0.875  # the part of a larger picture's side that is shown if nothing is random: 224 of 256, as is usual
 
 
-def fallback_window(augmentation: Augmentation, shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """The largest window in the centre of a picture whose ratio is within the range: (top, left, height, width)."""
-    low, high = augmentation.ratio
+def fallback_window(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """The largest window in the centre of a picture whose ratio is within `RATIO`: (top, left, height, width)."""
+    low, high = RATIO
     height, width = shape[0], shape[1]
     if width < low * height:
         height = max(1, round(width / low))

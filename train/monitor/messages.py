@@ -9,6 +9,7 @@ from train.monitor.notes import ExitNotice, Note
 from train.monitor.peers import observes
 
 MAX_NUMBERS = 20  # of ranks in a line
+MAX_CHARACTERS = 200  # of the first line of an error of a framework
 
 
 class PeerLost(EnvironmentFailure):
@@ -98,6 +99,11 @@ def prefix_of(beat: Beat, is_ranked: bool) -> str:
 def in_words(beat: Beat) -> str:
     """Where it is, after "was killed" or "stopped"."""
     return f"in {beat.where}" if beat.when else f"while {beat.doing}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, which may be long; empty if there is none."""
+    return next(iter(str(error).splitlines()), "")[:MAX_CHARACTERS]
 
 
 def _others(lost: Sequence[Lost]) -> str:

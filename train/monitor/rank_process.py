@@ -27,7 +27,7 @@ from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import Letterbox
 from train.monitor.launcher import launched_rank, require_place
-from train.monitor.messages import PeerLost, prefix_of
+from train.monitor.messages import PeerLost, first_line, prefix_of
 from train.monitor.monitor import Monitor
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
@@ -91,8 +91,9 @@ def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
     prefix = "" if isinstance(error, PeerLost) else prefix_of(beat, launched_rank() is not None)
     explained = explain(error)
     if explained is None and log.uri:
-        first = next(iter(str(error).splitlines()), "")
-        reported: BaseException = DefectError(f"{type(error).__name__}: {first} (the traceback is in {log.uri})")
+        reported: BaseException = DefectError(
+            f"{type(error).__name__}: {first_line(error)} (the traceback is in {log.uri})"
+        )
         reported.__cause__ = error
     else:
         reported = error

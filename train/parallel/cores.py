@@ -15,7 +15,7 @@ def claim_cores(local_rank: int, local_size: int) -> None:
 
     Ranks that share CPUs without a budget start a pool for all of them each, and slow each other down.
     """
-    own = share_cores(physical_cores(os.sched_getaffinity(0)), local_rank, local_size)
+    own = share_cores(own_cores(), local_rank, local_size)
     os.sched_setaffinity(0, own)
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, str(len(own)))
@@ -33,6 +33,11 @@ def share_cores(cores: Sequence[Sequence[int]], local_rank: int, local_size: int
     shared = cores if local_size <= len(cores) else [[cpu] for cpu in cpus]
     own = shared[len(shared) * local_rank // local_size : len(shared) * (local_rank + 1) // local_size]
     return sorted(cpu for core in own for cpu in core)
+
+
+def own_cores() -> list[list[int]]:
+    """The CPUs that this process may use, by physical core."""
+    return physical_cores(os.sched_getaffinity(0))
 
 
 def physical_cores(allowed: Iterable[int], sysfs: Path = SYSFS) -> list[list[int]]:

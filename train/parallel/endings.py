@@ -11,7 +11,6 @@ REMEDIES = {  # by script: how to go on after an interrupt
     "evaluate.py": "nothing was written, run it again",
     "promote.py": "the champion is as before, run it again",
 }
-MAX_CHARACTERS = 200  # of what a framework reports
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
@@ -51,8 +50,3 @@ class Endings:
                 return False
             self._shown.add(line)
         return True
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what a framework reports, which may be long; empty if there is none."""
-    return next(iter(str(error).splitlines()), "")[:MAX_CHARACTERS]

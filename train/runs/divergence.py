@@ -1,14 +1,13 @@
 """Ends a run that has diverged: on every rank, because all have the same numbers, and in one line of rank 0."""
 
-import math
 from collections.abc import Sequence
+from math import isfinite
 
 from etl.errors import DataError
 from train.parallel.collective import Collective
 from train.parallel.trainer import Trainer
 from train.runs.run import Run
 
-MAX_NON_FINITE = 100  # steps in a row of float16, which takes no step if a gradient is not finite
 MAX_SKIPPED_STEPS = 50  # in a row; the scale of a loss in float16 is right after half as many
 
 
@@ -22,21 +21,12 @@ def diverged(run: Run, trainer: Trainer, collective: Collective, what: str) -> D
     return error
 
 
-class LossCheck:
-    """Looks for losses of steps, each over all ranks, that are not finite: more than some in a row of float16."""
-
-    def __init__(self, is_float16: bool) -> None:
-        self._most = MAX_NON_FINITE if is_float16 else 1
-        self._in_a_row = 0
-
-    def add(self, steps: Sequence[int], losses: Sequence[float]) -> str:
-        """What is wrong with the losses of the next ``steps``; empty if nothing is."""
-        for step, loss in zip(steps, losses, strict=True):
-            self._in_a_row = 0 if math.isfinite(loss) else self._in_a_row + 1
-            if self._in_a_row >= self._most:
-                row = f" and of the {self._most - 1} steps before" if self._most > 1 else ""
-                return f"the loss is {loss} by step {step}{row}"
-        return ""
+def check_losses(steps: Sequence[int], losses: Sequence[float]) -> str:
+    """What is wrong with the losses of these ``steps``, each over all ranks; empty if all are finite. Pure."""
+    found = (
+        f"the loss is {loss} by step {step}" for step, loss in zip(steps, losses, strict=True) if not isfinite(loss)
+    )
+    return next(found, "")
 
 
 class SkipCheck:

@@ -17,7 +17,7 @@ from train.parallel.trainer import StepOfRank, StepResult, Trainer
 from train.parallel.usage import Usage, tcp_counters, usage_since
 from train.runs.audit import Audit
 from train.runs.data import Data
-from train.runs.divergence import LossCheck, SkipCheck, diverged
+from train.runs.divergence import SkipCheck, check_losses, diverged
 from train.runs.metrics import (
     SUMS,
     Line,
@@ -81,7 +81,7 @@ class MetricsLog:
         self._counters = tcp_counters()  # when the steps that are not reported yet began
         self._next_report = 0
         self._is_time_over = False
-        self._losses = LossCheck(run.settings.recipe.precision == FLOAT16)
+        self._checks_losses = run.settings.recipe.precision != FLOAT16  # which takes no step of a loss that overflows
         self._skips = SkipCheck()
         self._steps: list[StepOfRank] = []  # since the last report
         self._keys: list[bytes] = []  # since the last commit
@@ -156,7 +156,7 @@ class MetricsLog:
         sums = collective.all_reduce(to_sum(steps))
         largest = collective.all_reduce(to_maximise(steps, collective.rank), "max")
         usages = collective.all_reduce(usage_to_sum(usage, collective.rank, collective.size))
-        if what := self._losses.add([each.step for each in steps], sums[:, 0].tolist()):
+        if self._checks_losses and (what := check_losses([each.step for each in steps], sums[:, 0].tolist())):
             raise diverged(self._run, self._trainer, collective, what)
         if self._has_lines:
             self.lines += [

@@ -23,11 +23,12 @@ from etl.slices.manifest import Manifest
 from train.config.recipe import SYNCHRONISED
 from train.config.settings import CPU, DIVIDED, GPU, Settings
 from train.monitor.launcher import is_torchrun, local_rank, local_size
+from train.monitor.messages import first_line
 from train.monitor.monitor import BACKSTOP, Monitor
 from train.parallel.collective import Alone, Collective, Number, Operation
-from train.parallel.cores import physical_cores
+from train.parallel.cores import own_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
-from train.parallel.endings import LOST, first_line
+from train.parallel.endings import LOST
 from train.strategies import Strategy
 from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
@@ -155,7 +156,7 @@ class Ddp(Strategy):
 
 def take_device(device: str) -> tuple[Device, torch.device]:
     """Take this rank's GPU, or none: what it reports to the other ranks, and PyTorch's device."""
-    cores = len(physical_cores(os.sched_getaffinity(0)))
+    cores = len(own_cores())
     seen = torch.cuda.device_count() if device != CPU and torch.cuda.is_available() else 0
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # torchrun's default is one
     if not seen and device != GPU:

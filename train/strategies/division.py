@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from etl.errors import UsageError
-from train.parallel.endings import first_line
+from train.monitor.messages import first_line
 from train.torch_backend.models import is_out_of_memory
 from train.torch_backend.trainer import Shape
 

@@ -18,10 +18,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
+from train.monitor.messages import first_line
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import require_workers
 from train.parallel.collective import Collective, Number, Operation
-from train.parallel.endings import LOST, first_line
+from train.parallel.endings import LOST
 from train.strategies.mirrored import Mirrored, MirroredReplicas
 from train.tf_backend.devices import take_all_gpus
 

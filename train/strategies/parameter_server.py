@@ -19,15 +19,15 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from etl.slices.manifest import Manifest
 from train.config.settings import CPU, Settings
+from train.monitor.messages import first_line
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import CHIEF, SERVER, WORKER, Task, require_servers
 from train.parallel.collective import Alone
 from train.parallel.devices import Device
-from train.parallel.endings import first_line
 from train.runs.consistency import version_disagreement, versions
 from train.strategies import Strategy
 from train.strategies.multi_worker import end_by_signals
-from train.strategies.parameter_server_trainer import LOST, ParameterServerTrainer, is_worker_lost
+from train.strategies.parameter_server_trainer import LOST_ERRORS, ParameterServerTrainer, is_worker_lost
 from train.tf_backend.devices import take_all_gpus
 
 LOOK_S = 1.0  # between two looks at whether the chief is there
@@ -91,7 +91,7 @@ def name_lost_servers() -> Iterator[None]:
     """Turn what TensorFlow raises in the chief after a server has ended into one line; leave out what it raises when
     objects are deleted.
     """
-    lost, hook = (*LOST, tf.errors.FailedPreconditionError), sys.unraisablehook
+    lost, hook = (*LOST_ERRORS, tf.errors.FailedPreconditionError), sys.unraisablehook
     sys.unraisablehook = lambda found: None if isinstance(found.exc_value, lost) else hook(found)
     try:
         yield
@@ -113,7 +113,7 @@ def require_same_versions(task: Task) -> None:
             try:
                 with tf.device(f"/job:{role}/task:{index}/device:CPU:0"):
                     found = json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
-            except LOST as error:
+            except LOST_ERRORS as error:
                 if not is_worker_lost(error):
                     raise
                 continue

@@ -26,11 +26,11 @@ from train.runs.metrics import now
 from train.strategies.mirrored import MirroredReplicas
 from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import Feed
-from train.tf_backend.gradients import gradients_of
+from train.tf_backend.gradients import added, gradients_of
 from train.tf_backend.state import RandomDraws, running_statistics
 from train.tf_backend.trainer import TrainedModel
 
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+LOST_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 OF_ANOTHER_START = ("unknown device", "Primary device is not remote", "Unable to find the relevant tensor")  # of errors
 Part = tuple[tf.Tensor, ...]  # records, their numbers and weights, and the seed of the epoch
 SIGNATURE = [  # of a part and the number of its random draws: parts of other sizes are not traced again
@@ -152,7 +152,7 @@ class ParameterServerTrainer(TrainedModel):
             for part, future in zip(taken.parts, taken.futures, strict=True):
                 *numbers, own_sums, own_keys = self._fetch(part, future)
                 sums, keys = sums + own_sums, [*keys, *own_keys.tolist()]
-                totals = numbers if totals is None else add(totals, numbers)
+                totals = numbers if totals is None else added(totals, numbers)
             computed = time.perf_counter()
             if totals:
                 self._apply(*(tf.constant(each) for each in totals))
@@ -184,12 +184,7 @@ def is_worker_lost(error: tf.errors.OpError) -> bool:
     text = str(error)
     if "/job:worker" not in text or "remote target /job:ps" in text:
         return False
-    return isinstance(error, LOST) or any(each in text for each in OF_ANOTHER_START)
-
-
-def add(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The sum of what two parts of a step have computed."""
-    return [one + other for one, other in zip(some, others, strict=True)]
+    return isinstance(error, LOST_ERRORS) or any(each in text for each in OF_ANOTHER_START)
 
 
 def divide(batch: Sequence[tf.Tensor], workers: int, accumulate: int) -> list[Part]:

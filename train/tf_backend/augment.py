@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from train.config.augmentation import CROP_ATTEMPTS, GRAY, Augmentation, fallback_window
+from train.config.augmentation import COLOUR, CROP_ATTEMPTS, GRAY, RATIO, Augmentation, fallback_window
 
 
 def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
@@ -15,9 +15,9 @@ def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Ten
     As torchvision's RandomResizedCrop: the first of `CROP_ATTEMPTS` windows that fits, uniform in area, in the
     logarithm of the ratio, and in position; the `fallback_window` if none fits.
     """
-    whole, fallback = np.array(shape[:2], np.float32), np.array(fallback_window(augmentation, shape), np.float32)
-    least = np.array([whole.prod() * augmentation.area[0], math.log(augmentation.ratio[0])], np.float32)
-    most = np.array([whole.prod() * augmentation.area[1], math.log(augmentation.ratio[1])], np.float32)
+    whole, fallback = np.array(shape[:2], np.float32), np.array(fallback_window(shape), np.float32)
+    least = np.array([whole.prod() * augmentation.area[0], math.log(RATIO[0])], np.float32)
+    most = np.array([whole.prod() * augmentation.area[1], math.log(RATIO[1])], np.float32)
     uniform = tf.random.stateless_uniform((CROP_ATTEMPTS + 1, 2), seed)
     drawn = least + (most - least) * uniform[:-1]
     sides = tf.round(tf.sqrt(drawn[:, :1] * tf.exp(drawn[:, 1:] * (-1, 1))))
@@ -33,15 +33,14 @@ def flip_at_random(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.cond(flipped, lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
-def recolour_at_random(augmentation: Augmentation, pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def recolour_at_random(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Other brightness, contrast and saturation, in this order: float32 of the same shape, from 0 to 255.
 
     Contrast mixes each pixel with the picture's mean gray, saturation with the gray of its own. So all three are one
     matrix by channel and one number to add.
     """
     height, width, channels = pixels.shape
-    spread = tf.constant([augmentation.brightness, augmentation.contrast, augmentation.saturation])
-    brightness, contrast, saturation = tf.unstack(1 + spread * tf.random.stateless_uniform((3,), seed, -1, 1))
+    brightness, contrast, saturation = tf.unstack(1 + COLOUR * tf.random.stateless_uniform((3,), seed, -1, 1))
     gray = tf.constant(GRAY if channels == 3 else [1 / channels] * channels)
     matrix = saturation * tf.eye(channels) + (1 - saturation) * tf.tile(gray[:, tf.newaxis], (1, channels))
     # by rows of the picture first, which is twice as fast as by pixels

@@ -15,8 +15,7 @@ FLOATS = {"FLOAT16": tf.float16, "FLOAT32": tf.float32}
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes examples of ``manifest`` to pictures of ``size`` (height, width), uint8; or float32, of zero mean and
-    unit variance over the training split, with ``normalize``.
+    """Decodes examples of ``manifest`` to pictures of ``size`` (height, width), uint8.
 
     A picture that is augmented depends on the seed of the epoch and its number in its split, and on nothing else.
     """
@@ -24,7 +23,6 @@ class Decoder:
     manifest: Manifest
     size: Size
     augmentation: Augmentation = NOTHING
-    normalize: bool = False
 
     def parse(
         self, serialized: tf.Tensor, numbers: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor
@@ -58,20 +56,9 @@ class Decoder:
         if pixels.shape[:2] != self.size:
             pixels = tf.image.resize(pixels, self.size)
         if wanted.colour:
-            pixels = recolour_at_random(wanted, tf.cast(pixels, tf.float32), seeds[2])
-        return self._finish(tf.ensure_shape(pixels, (*self.size, shape[2])))
-
-    def _finish(self, pixels: tf.Tensor) -> tf.Tensor:
-        if self.normalize:
-            return self._normalize(tf.cast(pixels, tf.float32))
+            pixels = recolour_at_random(tf.cast(pixels, tf.float32), seeds[2])
+        pixels = tf.ensure_shape(pixels, (*self.size, shape[2]))
         return pixels if pixels.dtype == tf.uint8 else tf.cast(tf.round(pixels), tf.uint8)
-
-    def _normalize(self, pixels: tf.Tensor) -> tf.Tensor:
-        """By whole rows: to broadcast over so few channels is six times as slow."""
-        height, width, channels = pixels.shape
-        scale = tf.tile(1 / tf.constant(self.manifest.std), [width])
-        shift = tf.tile(tf.constant(self.manifest.mean), [width]) * scale
-        return tf.reshape(tf.reshape(pixels, (height, width * channels)) * scale - shift, (height, width, channels))
 
 
 def _decode(manifest: Manifest, encoded: tf.Tensor) -> tf.Tensor:

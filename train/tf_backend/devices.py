@@ -11,7 +11,7 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from train.config.settings import CPU, GPU
 from train.monitor.launcher import local_rank, local_size
-from train.parallel.cores import physical_cores
+from train.parallel.cores import own_cores
 from train.parallel.devices import VISIBLE, Device, choose_gpu, gpu_uuid, has_nvidia_gpu
 from train.parallel.startup import suppress_stderr
 
@@ -29,7 +29,7 @@ def take_device(device: str) -> Device:
 
     The first time must be before anything else of TensorFlow's runs: from then on devices cannot be chosen.
     """
-    cores = len(physical_cores(os.sched_getaffinity(0)))
+    cores = len(own_cores())
     visible = os.environ.get(VISIBLE)
     with suppress_stderr():  # TensorFlow logs a missing driver as an error
         found = [] if device == CPU else tf.config.list_physical_devices("GPU")
@@ -54,7 +54,7 @@ def take_all_gpus(device: str) -> tuple[Device, int]:
     As for `take_device`, before anything else of TensorFlow's runs. Raises EnvironmentFailure if there is no GPU for
     --device gpu.
     """
-    cores = len(physical_cores(os.sched_getaffinity(0)))
+    cores = len(own_cores())
     gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
     if not gpus and device == GPU:
         raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")

@@ -85,7 +85,7 @@ def _in_parts(of_part: GradientsOf, recipe: Recipe, variables: Sequence[Any]) ->
         def add_part(number: tf.Tensor, gradients: Gradients, sums: Sums) -> tuple[tf.Tensor, Gradients, Sums]:
             start, stop = (examples * each // recipe.accumulate for each in (number, number + 1))
             own_gradients, own_sums = take_part(columns, start, stop)
-            return number + 1, _added(gradients, own_gradients), _added(sums, own_sums)
+            return number + 1, added(gradients, own_gradients), added(sums, own_sums)
 
         _, gradients, sums = tf.while_loop(
             lambda number, *_: number < recipe.accumulate, add_part, (0, *no_part()), parallel_iterations=1
@@ -95,7 +95,8 @@ def _in_parts(of_part: GradientsOf, recipe: Recipe, variables: Sequence[Any]) ->
     return of_step
 
 
-def _added(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def added(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """The sum of each two arrays or tensors of the same place, as two parts of a step have computed them."""
     return [one + other for one, other in zip(some, others, strict=True)]
 
 

@@ -13,9 +13,11 @@ from etl.errors import DataError
 from etl.formats.example import ImageExample, parse
 from etl.slices.manifest import Manifest
 from train.config.augmentation import (
+    COLOUR,
     CROP_ATTEMPTS,
     GRAY,
     NOTHING,
+    RATIO,
     Augmentation,
     Size,
     centre_window,
@@ -69,7 +71,7 @@ class Decoder:
         if picture.shape[:2] != self.size:
             picture = cv2.resize(np.ascontiguousarray(picture), self.size[::-1], interpolation=cv2.INTER_LINEAR)
         picture = picture.reshape(pixels.shape)  # OpenCV leaves out a single channel
-        pixels[:] = picture if random is None or not wanted.colour else recolour(wanted, picture, random)
+        pixels[:] = picture if random is None or not wanted.colour else recolour(picture, random)
         return example.label, example.key.encode()
 
     def _picture(self, example: ImageExample) -> Pixels:
@@ -102,18 +104,17 @@ def random_window(augmentation: Augmentation, shape: tuple[int, ...], random: np
     """
     for _ in range(CROP_ATTEMPTS):
         area = random.uniform(*augmentation.area) * shape[0] * shape[1]
-        ratio = math.exp(random.uniform(math.log(augmentation.ratio[0]), math.log(augmentation.ratio[1])))
+        ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
         height, width = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
         if 1 <= height <= shape[0] and 1 <= width <= shape[1]:
             top, left = random.integers(shape[0] - height + 1), random.integers(shape[1] - width + 1)
             return int(top), int(left), height, width
-    return fallback_window(augmentation, shape)
+    return fallback_window(shape)
 
 
-def recolour(augmentation: Augmentation, picture: Pixels, random: np.random.Generator) -> Pixels:
+def recolour(picture: Pixels, random: np.random.Generator) -> Pixels:
     """Other brightness, contrast and saturation, in this order; see `train.tf_backend.augment`."""
-    spread = np.array([augmentation.brightness, augmentation.contrast, augmentation.saturation])
-    brightness, contrast, saturation = 1 + spread * random.uniform(-1, 1, 3)
+    brightness, contrast, saturation = 1 + COLOUR * random.uniform(-1, 1, 3)
     channels = picture.shape[2]
     gray = np.array(GRAY if channels == 3 else [1 / channels] * channels)
     matrix = saturation * np.eye(channels) + (1 - saturation) * np.tile(gray[:, np.newaxis], (1, channels))

@@ -17,7 +17,7 @@ from train.config.recipe import ADAM, ADAMW, FLOAT16, LARS, Recipe
 BETA_2, EPSILON = 0.999, 1e-8  # of Adam
 
 
-class Descent:
+class RecipeOptimizer:
     """The optimizer of a recipe for the parameters of ``model`` that are trained, with its state from the start."""
 
     def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device) -> None:

@@ -30,7 +30,7 @@ from train.runs.metrics import now
 from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
 from train.torch_backend.models import build
-from train.torch_backend.optimizer import Descent
+from train.torch_backend.optimizer import RecipeOptimizer
 from train.torch_backend.step_timer import StepTimer
 
 Shape = tuple[int, ...]
@@ -98,7 +98,7 @@ class TorchTrainer:
             model.to_empty(device=device)
         self.model: nn.Module = model.to(device, memory_format=layout)
         self.net = replicas.wrap(self.model)
-        self.optimizer = Descent(recipe, self.model, device)
+        self.optimizer = RecipeOptimizer(recipe, self.model, device)
         self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._mean, self._std = (
             torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std)

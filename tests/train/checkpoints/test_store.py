@@ -106,7 +106,7 @@ def damage(place: Place, step: int, name: str = "model.safetensors") -> None:
     flip_bit(folder_of(place, step) / name, -9)
 
 
-def restored(place: Place, attempts: Place | None = None) -> tuple[int, Groups]:
+def restored(place: Place, attempts: Place) -> tuple[int, Groups]:
     found = restore(place, attempts)
     assert found is not None
     checkpoint, groups = found
@@ -120,14 +120,14 @@ def require_seed(groups: Groups, seed: int) -> None:
 
 
 def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
-    assert (store.newest(place), steps(place), restore(place)) == (None, [], None)
+    assert (store.newest(place), steps(place), restore(place, attempts)) == (None, [], None)
     facts = {"reader": {"left": ((0, 7), (9, 12))}, "by_rank": {10: "b", 9: "a"}, "loss": 1e300, "score": 0.5}
     made = write(place, attempts, 150, {**groups_of(1), "empty": {}}, facts)
     assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer", "empty"])
     assert store.newest(place) == made == open_checkpoint(place, 150)
     written = facts | {"reader": {"left": [[0, 7], [9, 12]]}, "by_rank": {"10": "b", "9": "a"}}
     assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == written
-    step, groups = restored(place)
+    step, groups = restored(place, attempts)
     assert (step, groups.pop("empty")) == (150, {})
     require_seed(groups, 1)
     assert same(made.read("model"), groups_of(1)["model"])
@@ -142,7 +142,7 @@ def test_steps_go_by_number(place: Place, attempts: Place) -> None:
     for other in ("step-7", "step-0000000x", "step--0000001", "notes", "step-00000005"):  # the last has no marker
         (Path(place.path) / "checkpoints" / other).mkdir()
     assert steps(place) == numbers
-    assert restored(place)[0] == 100_000_000
+    assert restored(place, attempts)[0] == 100_000_000
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
@@ -239,18 +239,17 @@ def test_the_one_before_a_damaged_one_is_taken(
     for step, name in zip(bad, ("model.safetensors", "checkpoint.json"), strict=False):
         damage(place, step, name)
     sound = [step for step in (10, 20, 30) if step not in bad]
-    for holder, what in ((None, "is passed over"), (attempts, "is removed")):
-        step, groups = restored(place, holder)
-        assert step == sound[-1]
-        require_seed(groups, step)
-        for line, each in zip(capsys.readouterr().err.splitlines(), bad, strict=True):
-            assert line.startswith(f"ringslice train: {folder_of(place, each)}/")
-            assert line.endswith(f"; step-{each:08d} {what}, step-{step:08d} is taken instead")
-        assert steps(place) == ([10, 20, 30] if holder is None else sound)
+    step, groups = restored(place, attempts)
+    assert step == sound[-1]
+    require_seed(groups, step)
+    for line, each in zip(capsys.readouterr().err.splitlines(), bad, strict=True):
+        assert line.startswith(f"ringslice train: {folder_of(place, each)}/")
+        assert line.endswith(f"; step-{each:08d} is removed, step-{step:08d} is taken instead")
+    assert steps(place) == sound
     assert restored(place, attempts)[0] == sound[-1]
     assert capsys.readouterr().err == ""
     write_some(place, attempts, 30)
-    assert restored(place)[0] == 30
+    assert restored(place, attempts)[0] == 30
 
 
 def test_where_all_are_damaged_nothing_is_removed(place: Place, attempts: Place) -> None:
@@ -272,7 +271,7 @@ def test_one_that_is_removed_meanwhile_is_not_damaged(
             write_some(place, attempts, 30)
             prune(place, attempts, 1)
 
-    found = restore(place, tick=go_on)
+    found = restore(place, attempts, go_on)
     assert found is not None
     assert found[0].step == 30
     require_seed(found[1], 30)

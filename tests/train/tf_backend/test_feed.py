@@ -281,9 +281,8 @@ def test_colour_is_brightness_then_contrast_then_saturation(channels: int) -> No
     factors = []
     for number in range(200):
         seed = tf.constant([5, number], tf.int64)
-        found = recolour_at_random(Augmentation(colour=True, brightness=0.3), pixels, seed).numpy()
-        spread = np.array([0.3, 0.4, 0.4], np.float32)
-        brightness, contrast, saturation = 1 + spread * tf.random.stateless_uniform((3,), seed, -1, 1).numpy()
+        found = recolour_at_random(pixels, seed).numpy()
+        brightness, contrast, saturation = 1 + np.float32(0.4) * tf.random.stateless_uniform((3,), seed, -1, 1).numpy()
         wanted = pixels.numpy() * brightness
         wanted = contrast * wanted + (1 - contrast) * (wanted @ gray).mean()
         if channels == 3:
@@ -291,8 +290,8 @@ def test_colour_is_brightness_then_contrast_then_saturation(channels: int) -> No
         assert np.allclose(found, wanted.clip(0, 255), atol=0.01)
         factors.append((brightness, contrast, saturation))
     low, high = np.min(factors, axis=0), np.max(factors, axis=0)
-    assert low == pytest.approx([0.7, 0.6, 0.6], abs=0.02)
-    assert high == pytest.approx([1.3, 1.4, 1.4], abs=0.02)
+    assert low == pytest.approx([0.6, 0.6, 0.6], abs=0.02)
+    assert high == pytest.approx([1.4, 1.4, 1.4], abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -307,14 +306,9 @@ def test_what_is_shown_where_nothing_is_random(shape: Size, size: Size, window: 
     assert centre_window(shape, size) == window
 
 
-def test_normalized_pictures_are_float32_and_labels_stay_with_them() -> None:
+def test_labels_stay_with_their_pictures() -> None:
     found = decode(Decoder(manifest_of("PNG"), (24, 24)), list(range(5)))
     assert [each.labels.numpy().tolist() for each in found] == [[0, 1, 0, 1, 0]]
-    plain = by_key(found)
-    normalized = by_key(decode(Decoder(manifest_of("PNG"), (24, 24), normalize=True), list(range(5))))
-    for key, pixels in normalized.items():
-        assert pixels.dtype == np.float32
-        assert np.abs(pixels * 50 + (100, 110, 120) - plain[key]).max() <= 0.51  # which are rounded
 
 
 @pytest.mark.parametrize(("format", "kind"), [("FLOAT16", "<f2"), ("FLOAT32", "<f4")])
