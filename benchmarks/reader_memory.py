@@ -36,13 +36,13 @@ def read_epochs(folder: str, at_once: int, budget_bytes: int, epochs: int) -> It
     import tensorflow as tf
 
     from lib.ways.our_reader import OurReader
-    from train.reader.config import Reading
+    from train.reader.config import ReaderOptions
 
     open_place(folder).info()  # connects
     for _ in tf.data.Dataset.from_tensors(tf.fill((BATCH,), "")).repeat(8).prefetch(2):
         pass
     yield own_memory("VmRSS") / 1e6
-    reader = OurReader(folder, BATCH, Reading(lanes=at_once, budget_bytes=budget_bytes))
+    reader = OurReader(folder, BATCH, ReaderOptions(lanes=at_once, budget_bytes=budget_bytes))
     for epoch in range(epochs):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
         reader.serialized([epoch])

@@ -50,7 +50,7 @@ class Normalize(StageJob):
             Origin.of_part(task),
             self._worker,
             classes=self.job["classes"],
-            attempts=self.staging,
+            staging=self.staging,
             report=lambda images: self.report(f"{task['part']}: {images} images"),
         )
         self.count_task(task["bytes"], facts["bytes"])

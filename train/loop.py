@@ -73,7 +73,7 @@ class Training:
     def reason_to_stop(self, position: Position, seconds: float) -> str:
         """The reason, as rank 0 finds it after so many ``seconds``; "" to go on, also to an evaluation that is due."""
         scores = scores_of(position.history, self.data.score_split)
-        why = self.run.settings.stopping.why
+        why = self.run.settings.stopping.reason
         reason = self.collective.run_on_root(lambda: why(position.epoch, position.step, scores, seconds))
         return "" if position.awaits_evaluation else reason
 

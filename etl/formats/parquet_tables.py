@@ -24,9 +24,9 @@ Table = pa.Table
 _FACTS = b"ringslice"
 
 
-def write_table(final: Place, attempts: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
+def write_table(final: Place, staging: Place, table: pa.Table, facts: Mapping[str, Any] | None = None) -> OutputFile:
     """Publish ``table`` as a Parquet file, with ``facts`` (JSON) in its schema's metadata."""
-    return publish_bytes(final, attempts, table_bytes(table, facts))
+    return publish_bytes(final, staging, table_bytes(table, facts))
 
 
 def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> bytes:
@@ -38,18 +38,16 @@ def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> byte
     return cast(bytes, sink.getvalue().to_pybytes())
 
 
-def write_tables(final: Place, attempts: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
+def write_tables(final: Place, staging: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
     """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
-    return write_groups(final, attempts, schema, _regrouped(parts))
+    return write_groups(final, staging, schema, _regrouped(parts))
 
 
-def write_groups(
-    final: Place, attempts: Place, schema: pa.Schema, groups: Iterable[pa.Table]
-) -> tuple[OutputFile, int]:
+def write_groups(final: Place, staging: Place, schema: pa.Schema, groups: Iterable[pa.Table]) -> tuple[OutputFile, int]:
     """Publish ``groups`` as the row groups of one Parquet file; returns it and the number of its rows."""
     rows = 0
     with (
-        publishing(final, attempts) as output,
+        publishing(final, staging) as output,
         pq.ParquetWriter(pa.PythonFile(_Sink(output), mode="w"), schema, compression="zstd") as writer,
     ):
         for group in groups:

@@ -75,12 +75,12 @@ def normalize_pack(
     worker: DecodeWorker,
     *,
     classes: Sequence[str],
-    attempts: Place,
+    staging: Place,
     report: Callable[[int], None] = lambda images: None,
 ) -> dict[str, Any]:
     """Normalize every image of a pack and publish its part; returns the part's facts. A part that exists is kept.
 
-    The files are written to the folder ``attempts``, and published in this order: images, list of rejects, rows. The
+    The files are written to the folder ``staging``, and published in this order: images, list of rejects, rows. The
     facts contain the SHA-256 of ``origin``, and never change, whatever is removed from the source. ``report`` is called
     after each image with the number of images that are done.
 
@@ -93,8 +93,8 @@ def normalize_pack(
     images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack))
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
-        records = files.enter_context(publishing(records_place(normalized, origin.part), attempts))
-        part = PartWriter(worker.config, classes, records, lambda: files.enter_context(publishing(tar_place, attempts)))
+        records = files.enter_context(publishing(records_place(normalized, origin.part), staging))
+        part = PartWriter(worker.config, classes, records, lambda: files.enter_context(publishing(tar_place, staging)))
         contents = read_images(
             pack_place(raw, origin.pack, origin.file),
             images.to_pylist(),
@@ -112,7 +112,7 @@ def normalize_pack(
     )
     counts = part_facts(rows, rejects, len(classes))
     if part.tar_file is not None:
-        list_sha256 = parquet_tables.write_table(list_file, attempts, rejects).sha256
+        list_sha256 = parquet_tables.write_table(list_file, staging, rejects).sha256
         counts["rejects"] |= {"sha256": part.tar_file.sha256, "list_sha256": list_sha256}
     facts = {
         **origin.to_json(),
@@ -123,7 +123,7 @@ def normalize_pack(
         "rejects": counts["rejects"],
         "examples": counts["examples"],
     }
-    parquet_tables.write_table(rows_file, attempts, rows, facts)
+    parquet_tables.write_table(rows_file, staging, rows, facts)
     return facts
 
 

@@ -61,7 +61,7 @@ class Removed:
         return rows.filter(pa.array(self.live(pack, rows["key"]))) if pack in self._keys else rows
 
 
-def publish_removed(raw: Place, attempts: Place, table: pa.Table) -> dict[str, Any] | None:
+def publish_removed(raw: Place, staging: Place, table: pa.Table) -> dict[str, Any] | None:
     """Publish a table of removed rows (`etl.formats.schemas.REMOVED`), named by its content; returns its entry for
     markers, None if it is empty."""
     if not table.num_rows:
@@ -69,5 +69,5 @@ def publish_removed(raw: Place, attempts: Place, table: pa.Table) -> dict[str, A
     data = parquet_tables.table_bytes(table)
     sha256 = fingerprint_of(data)
     file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
-    publish_bytes(raw / file, attempts, data)
+    publish_bytes(raw / file, staging, data)
     return {"file": file, "rows": table.num_rows, "sha256": sha256}

@@ -127,18 +127,18 @@ def index_of(rows: pa.Table) -> bytes:
 
 
 def write_slice(
-    folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]
+    folder: Place, staging: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]
 ) -> dict[str, Any]:
     """Publish one slice of ``examples`` in their order: its file, its index, then its rows and facts.
 
     ``planned`` are its split, its name and how many examples it is to have; what is written lies in the folder
-    ``attempts`` until it is published. Returns the facts.
+    ``staging`` until it is published. Returns the facts.
 
     Raises DataError if there are not as many as planned.
     """
     split, name, expected = planned
     scan = SliceScan(split, name)
-    with publishing(folder / f"{name}.tfrecord", attempts) as output:
+    with publishing(folder / f"{name}.tfrecord", staging) as output:
         for data, part, sha256 in examples:
             framed, crc = frame(data)
             scan.add(Record(scan.size_bytes, data, crc, framed), parse(data), (part, sha256))
@@ -146,9 +146,9 @@ def write_slice(
         if scan.records != expected:
             raise DataError(f"slice {name} got {scan.records} of {expected} examples; run again with --overwrite")
     rows, facts = scan.rows(), scan.facts(output.sha256)
-    publish_bytes(folder / f"{name}.idx", attempts, index_of(rows))
-    parquet_tables.write_table(blocks_place(folder, name), attempts, scan.blocks())
-    parquet_tables.write_table(facts_place(folder, name), attempts, rows, facts)
+    publish_bytes(folder / f"{name}.idx", staging, index_of(rows))
+    parquet_tables.write_table(blocks_place(folder, name), staging, scan.blocks())
+    parquet_tables.write_table(facts_place(folder, name), staging, rows, facts)
     return facts
 
 

@@ -57,13 +57,13 @@ def content_buckets(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
 
 
 def write_buckets(
-    place: Place, attempts: Place, table: pa.Table, numbers: npt.NDArray[np.int64], buckets: int
+    place: Place, staging: Place, table: pa.Table, numbers: npt.NDArray[np.int64], buckets: int
 ) -> list[int]:
     """Publish the rows by bucket, given the ``numbers`` of their buckets; returns how many each bucket has."""
     rows = np.bincount(numbers, minlength=buckets)
     in_order, ends = table.take(np.argsort(numbers, kind="stable")), np.cumsum(rows)
     groups = (in_order.slice(end - count, count) for end, count in zip(ends.tolist(), rows.tolist(), strict=True))
-    parquet_tables.write_groups(place, attempts, table.schema, (group for group in groups if group.num_rows))
+    parquet_tables.write_groups(place, staging, table.schema, (group for group in groups if group.num_rows))
     return [int(count) for count in rows]
 
 

@@ -224,5 +224,5 @@ def _normalize_again(
             Origin.of_part(entry),
             worker,
             classes=dataset["classes"][:classes],
-            attempts=staging,
+            staging=staging,
         )

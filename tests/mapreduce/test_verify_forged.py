@@ -30,11 +30,11 @@ def shard_wrongly(root: Path, monkeypatch: pytest.MonkeyPatch, change: Change) -
     written: dict[str, int] = {}
     shared: Examples = []
 
-    def write(folder: Place, attempts: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]) -> Any:
+    def write(folder: Place, staging: Place, planned: tuple[str, str, int], examples: Iterable[SourcedExample]) -> Any:
         split, name, _ = planned
         changed = change(name, list(examples), shared)
         written[name] = len(changed)
-        return write_slice(folder, attempts, (split, name, len(changed)), changed)
+        return write_slice(folder, staging, (split, name, len(changed)), changed)
 
     def build(stage: Any, identity: Any, normalized: Any, slices: Any, **rest: Any) -> dict[str, Any]:
         slices = [(split, name, written[name]) for split, name, _ in slices]

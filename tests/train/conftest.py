@@ -28,8 +28,8 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def attempts(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path / "attempts")).make_folder()
+def staging(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path / "staging")).make_folder()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from etl.progress import log
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from train.checkpoints.safetensors_file import Arrays
-from train.checkpoints.store import DamagedError, Ticking, amend, name_of, nothing, prune, remove, write
+from train.checkpoints.store import DamagedError, OnProgress, amend, name_of, nothing, prune, remove, write
 
 ABANDON_S = 2.0
 FAILURES = 3
@@ -22,7 +22,7 @@ class _AbandonedError(Exception):
 class Saver:
     """Writes checkpoints of ``run``, one at a time, each in a thread; then removes those that are outdated.
 
-    ``before`` (what must be on storage before a checkpoint is), ``before_file`` and ``tick`` are called in that thread.
+    ``before`` (what must be on storage before a checkpoint is), ``before_file`` and ``progress`` are called in it.
     The end of the process does not wait for it: call `finish`. If storage fails, one line reports it, and the next
     checkpoint is the next try; after ``failures`` in a row, and for any other error at once, the error is raised by the
     next call but `abandon`, once. ``step`` is that of the last checkpoint, whose marker `amend` replaces; set it for
@@ -32,15 +32,15 @@ class Saver:
     def __init__(
         self,
         run: Place,
-        attempts: Place,
+        staging: Place,
         keep: int,
-        tick: Ticking = nothing,
+        progress: OnProgress = nothing,
         *,
         failures: int = FAILURES,
         before: Callable[[], None] = nothing,
         before_file: Callable[[Place], None] = nothing,
     ) -> None:
-        self._run, self._attempts, self._keep, self._tick = run, attempts, keep, tick
+        self._run, self._staging, self._keep, self._progress = run, staging, keep, progress
         self._limit, self._before, self._before_file = failures, before, before_file
         self.step: int | None = None
         self._unwritten: Mapping[str, Arrays] | None = None
@@ -101,7 +101,7 @@ class Saver:
     def discard(self, step: int) -> None:
         """Remove the checkpoint of ``step``, once the last one is written. Raises what went wrong."""
         self.wait()
-        remove(self._run, self._attempts, step)
+        remove(self._run, self._staging, step)
 
     def abandon(self) -> None:
         """Have nothing more written, and wait at most 2 s for that."""
@@ -118,15 +118,15 @@ class Saver:
         try:
             self._before()
             if self._unwritten is None:
-                amend(self._run, self._attempts, step, self._facts)
+                amend(self._run, self._staging, step, self._facts)
             else:
                 write(
                     self._run,
-                    self._attempts,
+                    self._staging,
                     step,
                     self._unwritten,
                     self._facts,
-                    tick=self._go_on,
+                    progress=self._go_on,
                     before_file=self._before_file,
                 )
             self._unwritten = None
@@ -147,7 +147,7 @@ class Saver:
     def _prune(self) -> None:
         """Remove older checkpoints; one that cannot be removed is reported and stays: this one is written."""
         try:
-            prune(self._run, self._attempts, self._keep)
+            prune(self._run, self._staging, self._keep)
         except (OSError, EnvironmentFailure) as error:
             log("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
         except BaseException as error:
@@ -163,7 +163,7 @@ class Saver:
     def _go_on(self) -> None:
         if self._abandoned.is_set():
             raise _AbandonedError
-        self._tick()
+        self._progress()
 
 
 def _why(error: BaseException) -> str:

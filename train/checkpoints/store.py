@@ -6,7 +6,7 @@
 
 A folder without its marker is not a checkpoint: its trainer is writing it, or was killed. `amend` replaces the marker
 of a checkpoint whose arrays stay, for example by one with the epoch's score. Every file is written to a
-name in the folder of its owner's attempts, and every marker leaves by way of it, so a trainer that was replaced can
+name in its owner's staging folder, and every marker leaves by way of it, so a trainer that was replaced can
 neither finish a checkpoint nor remove one.
 """
 
@@ -35,7 +35,7 @@ OWN_FACTS = {"format", "step", "files", "checksum"}
 
 SYNCED_PIECES = (256 << 20) // PIECE_BYTES
 READ_BYTES = 8 << 20
-Ticking = Callable[[], None]  # called now and then while bytes come and go
+OnProgress = Callable[[], None]  # called now and then while bytes come and go
 
 _SUFFIX = ".safetensors"
 _FILE_NAME = re.compile(rf"[a-z][a-z0-9_]*{re.escape(_SUFFIX)}")
@@ -71,7 +71,7 @@ class Checkpoint:
         """The names of its groups of arrays, one for each file."""
         return [name.removesuffix(_SUFFIX) for name in self.marker["files"]]
 
-    def read(self, group: str, tick: Ticking = nothing) -> Arrays:
+    def read(self, group: str, progress: OnProgress = nothing) -> Arrays:
         """The arrays of a group, every byte checked.
 
         Raises UsageError if it has no such group, DamagedError if its file is missing or another one.
@@ -80,7 +80,7 @@ class Checkpoint:
             raise UsageError(f"{self.folder} has no {group!r}, it has {', '.join(self.groups)}")
         place = self.folder / f"{group}{_SUFFIX}"
         try:
-            data = _read_checked(place, self.marker["files"][place.name], tick)
+            data = _read_checked(place, self.marker["files"][place.name], progress)
         except FileNotFoundError:
             raise DamagedError(f"{place} is missing") from None
         try:
@@ -91,53 +91,53 @@ class Checkpoint:
 
 def write(
     run: Place,
-    attempts: Place,
+    staging: Place,
     step: int,
     groups: Mapping[str, Arrays],
     facts: dict[str, Any],
     *,
-    tick: Ticking = nothing,
+    progress: OnProgress = nothing,
     before_file: Callable[[Place], None] = nothing,
 ) -> Checkpoint:
-    """Write the checkpoint of ``step``, a file for each group, by way of the folder ``attempts``; returns it.
+    """Write the checkpoint of ``step``, a file for each group, by way of the folder ``staging``; returns it.
 
     What is there of this step, of a trainer that was killed or with another number of ranks, is replaced: until the new
     marker is there, the newest checkpoint is the one before.
 
-    Raises EnvironmentFailure if ``attempts`` is gone, UsageError for arrays that cannot be kept.
+    Raises EnvironmentFailure if ``staging`` is gone, UsageError for arrays that cannot be kept.
     """
     _refuse_own(facts)
     folder = _folder(run, step)
-    withdraw(folder / MARKER, attempts)
+    withdraw(folder / MARKER, staging)
     files = {}
     for group, arrays in groups.items():
         name = f"{group}{_SUFFIX}"
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"{group!r} is not a name of a group; give lower-case letters, digits and _")
         before_file(folder / name)
-        with replacing(folder / name, attempts) as output:
+        with replacing(folder / name, staging) as output:
             for number, piece in enumerate(pieces(arrays), 1):
                 output.write(piece)
-                if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, without a tick
+                if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, without progress
                     output.sync()
-                tick()
+                progress()
         files[name] = {"sha256": output.sha256, "size_bytes": output.size_bytes}
     marker = _marker(step, files, facts)
     before_file(folder / MARKER)
-    publish_bytes(folder / MARKER, attempts, json_bytes(marker))
+    publish_bytes(folder / MARKER, staging, json_bytes(marker))
     return Checkpoint(folder, marker)
 
 
-def amend(run: Place, attempts: Place, step: int, facts: dict[str, Any]) -> Checkpoint:
+def amend(run: Place, staging: Place, step: int, facts: dict[str, Any]) -> Checkpoint:
     """Replace the marker of the checkpoint of ``step`` by one with these facts, in one atomic step; returns it.
 
-    The arrays stay as they are. Raises DamagedError if there is no such checkpoint, EnvironmentFailure if ``attempts``
+    The arrays stay as they are. Raises DamagedError if there is no such checkpoint, EnvironmentFailure if ``staging``
     is gone.
     """
     _refuse_own(facts)
     checkpoint = open_checkpoint(run, step)
     marker = _marker(step, checkpoint.marker["files"], facts)
-    replace_bytes(checkpoint.folder / MARKER, attempts, json_bytes(marker))
+    replace_bytes(checkpoint.folder / MARKER, staging, json_bytes(marker))
     return Checkpoint(checkpoint.folder, marker)
 
 
@@ -208,11 +208,11 @@ def best(run: Place) -> Checkpoint | None:
     return None if step is None else open_checkpoint(run, step)
 
 
-def restore(run: Place, attempts: Place, tick: Ticking = nothing) -> tuple[Checkpoint, dict[str, Arrays]] | None:
+def restore(run: Place, staging: Place, progress: OnProgress = nothing) -> tuple[Checkpoint, dict[str, Arrays]] | None:
     """The newest checkpoint that is whole, and its arrays by group; None if the run has none at all.
 
     Each damaged one is reported and removed, so that it is never met again: call it in the process that has the run's
-    lease, whose staging folder ``attempts`` is.
+    lease, whose staging folder ``staging`` is.
 
     Raises DataError, and removes nothing, if every one is damaged; UsageError if one is of another format.
     """
@@ -220,15 +220,15 @@ def restore(run: Place, attempts: Place, tick: Ticking = nothing) -> tuple[Check
     for step in reversed(steps(run)):
         try:
             checkpoint = open_checkpoint(run, step)
-            groups = {group: checkpoint.read(group, tick) for group in checkpoint.groups}
+            groups = {group: checkpoint.read(group, progress) for group in checkpoint.groups}
         except DamagedError as error:
             if not (_folder(run, step) / MARKER).exists():  # its trainer has a newer one, and has removed it
-                return restore(run, attempts, tick)
+                return restore(run, staging, progress)
             damaged[step] = error
             continue
         for bad, why in damaged.items():
             log("train", f"{why}; {_folder(run, bad).name} is removed, {checkpoint.name} is taken instead")
-            remove(run, attempts, bad)
+            remove(run, staging, bad)
         return checkpoint, groups
     for why in damaged.values():
         raise DataError(f"{why}; no other checkpoint of {run} is whole: give another --run, or remove {run / FOLDER}")
@@ -249,14 +249,14 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
     return max(known, key=known.__getitem__, default=None)
 
 
-def prune(run: Place, attempts: Place, keep: int) -> None:
+def prune(run: Place, staging: Place, keep: int) -> None:
     """Remove `outdated` checkpoints, by the fact ``score`` of each, and older folders without a sound marker."""
     scores = _scores(run)
     stays = scores.keys() - outdated(scores, keep)
     folders = (_step_of(info.base_name) for info in (run / FOLDER).children())
     for folder in folders:
         if folder is not None and folder not in stays and folder < max(stays, default=0):
-            remove(run, attempts, folder)
+            remove(run, staging, folder)
 
 
 def _scores(run: Place) -> dict[int, float | None]:
@@ -270,11 +270,11 @@ def _scores(run: Place) -> dict[int, float | None]:
     return scores
 
 
-def remove(run: Place, attempts: Place, step: int) -> None:
+def remove(run: Place, staging: Place, step: int) -> None:
     """Remove the checkpoint of ``step``, its marker first."""
     folder = _folder(run, step)
-    withdraw(folder / MARKER, attempts)
-    withdraw(folder, attempts)
+    withdraw(folder / MARKER, staging)
+    withdraw(folder, staging)
 
 
 def _folder(run: Place, step: int) -> Place:
@@ -305,7 +305,7 @@ def _parse_marker(data: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _read_checked(place: Place, recorded: Mapping[str, Any], tick: Ticking) -> bytes:
+def _read_checked(place: Place, recorded: Mapping[str, Any], progress: OnProgress) -> bytes:
     """The bytes of a file, of the ``recorded`` size and SHA-256. Raises DamagedError, FileNotFoundError."""
     info = place.info()
     if info.type == fs.FileType.File and info.size != recorded["size_bytes"]:
@@ -315,7 +315,7 @@ def _read_checked(place: Place, recorded: Mapping[str, Any], tick: Ticking) -> b
         while chunk := stream.read(READ_BYTES):
             data.write(chunk)
             digest.update(chunk)
-            tick()
+            progress()
     if digest.hexdigest() != recorded["sha256"]:
         raise DamagedError(f"{place} is damaged: its SHA-256 is not that of its marker")
     return data.getvalue()  # no copy

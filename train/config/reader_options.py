@@ -1,4 +1,4 @@
-"""The options of how a rank reads, for all that read slices: they make a `Reading`. Imports no TensorFlow."""
+"""The options of how a rank reads, for all that read slices: they make a `ReaderOptions`. Imports no TensorFlow."""
 
 import functools
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from etl.errors import UsageError
 from etl.options.click_command import BYTES
 from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
-from train.reader.config import SKIP, STOP, Reading
+from train.reader.config import SKIP, STOP, ReaderOptions
 
-# How each rank reads: names are the fields of `Reading`. They decide nothing of what is learned but the order within an
-# epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
+# How each rank reads: names are the fields of `ReaderOptions`. They decide nothing of what is learned but the order
+# within an epoch, which goes by the memory and the slices at once, and what --on-damage leaves out.
 _READING = (
     click.option(
         "--slices-at-once",
         "lanes",
         envvar="RINGSLICE_SLICES_AT_ONCE",
         type=int,
-        default=Reading.lanes,
+        default=ReaderOptions.lanes,
         show_default=True,
         help="Slices that a rank reads side by side, at most; fewer if it has fewer.",
     ),
@@ -38,19 +38,22 @@ _READING = (
         help="Memory of a rank for what is read ahead.",
     ),
     click.option(
-        "--check/--no-check", default=Reading.check, show_default=True, help="Compare the CRC32C of all that is read."
+        "--check/--no-check",
+        default=ReaderOptions.check,
+        show_default=True,
+        help="Compare the CRC32C of all that is read.",
     ),
     click.option(
         "--on-damage",
         type=click.Choice([STOP, SKIP]),
-        default=Reading.on_damage,
+        default=ReaderOptions.on_damage,
         show_default=True,
         help="At a damaged record: stop and name it, or leave it out and count it.",
     ),
     click.option(
         "--skip-limit",
         type=int,
-        default=Reading.skip_limit,
+        default=ReaderOptions.skip_limit,
         show_default=True,
         help="Damaged records that a rank may leave out in an epoch.",
     ),
@@ -59,7 +62,7 @@ _READING = (
         "silence_s",
         envvar="RINGSLICE_READ_TIMEOUT",
         type=float,
-        default=Reading.silence_s,
+        default=ReaderOptions.silence_s,
         show_default=True,
         help="Seconds without a byte from the storage after which a rank gives up; of several ranks, --stall-timeout"
         " comes first if it is less.",
@@ -102,14 +105,14 @@ def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
 
 
 def reading_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options; ``function`` is called with the `Reading` they make as ``reading``."""
+    """Give a command these options; ``function`` is called with the `ReaderOptions` they make as ``reading``."""
 
     @functools.wraps(function)
     def run(*, cache: str | None, cache_size: int, **values: Any) -> None:
         refuse_without_effect("cache_size", cache is not None, "--cache")
         refuse_without_effect("skip_limit", values["on_damage"] == SKIP, f"--on-damage {SKIP}")
-        how = {each.name: values.pop(each.name) for each in fields(Reading) if each.name in values}
-        function(reading=Reading(**how, cache=_open_cache(cache, cache_size)), **values)
+        how = {each.name: values.pop(each.name) for each in fields(ReaderOptions) if each.name in values}
+        function(reading=ReaderOptions(**how, cache=_open_cache(cache, cache_size)), **values)
 
     decorated: Any = run
     for option in reversed((*_READING, *_CACHE)):

@@ -19,7 +19,7 @@ from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
 from train.monitor.rank_process import with_monitor
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
@@ -61,7 +61,7 @@ class Settings:
     stall_timeout_s: float = STALL_TIMEOUT_S
     device: str = AUTO
     deterministic: bool = False
-    reading: Reading = field(default_factory=Reading)
+    reading: ReaderOptions = field(default_factory=ReaderOptions)
 
     def __post_init__(self) -> None:
         for flag, value, least in (
@@ -127,7 +127,7 @@ class Settings:
         crop = self.recipe.crop
         return manifest.size if crop is None else (crop, crop)
 
-    def of_training(self) -> dict[str, Any]:
+    def training_settings(self) -> dict[str, Any]:
         """Those that decide what is learned: a run is resumed with the same ones."""
         return {"group": self.group, **self.recipe.to_json()}
 
@@ -146,7 +146,7 @@ class Settings:
         run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic", *parallel)
         of_run = {name: getattr(self, name) for name in run}
         of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
-        alike = {**self.of_training(), **asdict(self.stopping), **of_run}
+        alike = {**self.training_settings(), **asdict(self.stopping), **of_run}
         return {option_of(name): value for name, value in alike.items()} | of_order
 
     def as_recipe(self) -> str:
@@ -322,7 +322,7 @@ _OPTIONS = (
 def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
     """The command line; ``start`` is called with the settings and the monitor of this rank."""
 
-    def run(monitor: Monitor, reading: Reading, **values: Any) -> None:
+    def run(monitor: Monitor, reading: ReaderOptions, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
         settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
         start(settings, monitor)

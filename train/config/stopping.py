@@ -36,7 +36,7 @@ class Stopping:
                 f"--until-accuracy {self.until_accuracy:g} is out of range; give a number above 0, up to 1"
             )
 
-    def why(self, epoch: int, step: int, scores: Sequence[float], seconds: float) -> str:
+    def reason(self, epoch: int, step: int, scores: Sequence[float], seconds: float) -> str:
         """The reason why a run in ``epoch``, after ``step`` steps and ``seconds``, is over; empty if it is not.
 
         ``scores`` has the accuracy after each finished epoch: `scores_of`.
@@ -47,9 +47,9 @@ class Stopping:
             return NO_PROGRESS
         if epoch > self.epochs:
             return EPOCHS
-        return self.why_in_epoch(step, seconds)
+        return self.reason_in_epoch(step, seconds)
 
-    def why_in_epoch(self, steps: int, seconds: float) -> str:
+    def reason_in_epoch(self, steps: int, seconds: float) -> str:
         """Likewise after so many steps, of what ends a run in mid-epoch too."""
         if self.max_steps is not None and steps >= self.max_steps:
             return STEPS

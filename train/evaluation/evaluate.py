@@ -14,7 +14,7 @@ from etl.storage.place import open_place
 from train.evaluation.evaluator import Collector, Evaluator
 from train.evaluation.trained import Trained, find_trained, require_split
 from train.monitor.monitor import Monitor
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.runs.checkpointer import load_weights
 from train.runs.consistency import require_agreement
 from train.runs.data import open_data
@@ -36,7 +36,7 @@ class Evaluation:
     checkpoint: str
     min_accuracy: float | None
     json: bool
-    reading: Reading
+    reading: ReaderOptions
 
 
 def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> None:

@@ -15,7 +15,7 @@ from train.evaluation.evaluate import evaluate
 from train.evaluation.evaluator import Collector
 from train.evaluation.trained import Trained, find_promoted, find_trained, require_split
 from train.monitor.monitor import Monitor
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.runs.folder import Dataset, find_dataset
 from train.strategies import Strategy
 
@@ -32,7 +32,7 @@ class Promotion:
     rules: Rules
     rollback: bool
     json: bool
-    reading: Reading
+    reading: ReaderOptions
 
 
 @dataclass(frozen=True)

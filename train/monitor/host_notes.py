@@ -14,7 +14,7 @@ from typing import Any
 
 from train.monitor.heartbeat import Beat
 from train.monitor.host_board import HostBoard
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.launcher import local_size
 from train.monitor.notes import VERDICT, ExitNotice, Note, Verdict, host_note, key, notes_of, scope
 
@@ -33,7 +33,7 @@ class HostNotes:
 
     def __init__(
         self,
-        store: Letterbox,
+        store: KVStoreClient,
         board: HostBoard | None = None,
         stalled_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,

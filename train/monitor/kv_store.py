@@ -20,7 +20,7 @@ def address_of_launcher() -> tuple[str, int] | None:
     return (host, int(port)) if host and port else None
 
 
-class Letterbox:
+class KVStoreClient:
     """Notes by scope and key, each a JSON object. The store is HTTP: ``PUT`` and ``GET /scope/key``."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -14,7 +14,7 @@ from etl.storage.place import Place
 from train.monitor.heartbeat import Status
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import HostNotes
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.launcher import launched_rank
 from train.monitor.messages import PeerLost, prefix_of
 from train.monitor.rank_log import RunLog
@@ -55,10 +55,10 @@ class Monitor(Status):
             os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(2 * limit_s))
             os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(BACKSTOP * limit_s))
         guard = start_guard(SILENCE * stall_timeout_s) if stall_timeout_s and launched_rank() is not None else None
-        letterbox = Letterbox.of_launcher()
+        client = KVStoreClient.of_launcher()
         host_notes = None
-        if letterbox is not None:
-            host_notes = HostNotes(letterbox, HostBoard.of_job(), stall_timeout_s / 2 or math.inf)
+        if client is not None:
+            host_notes = HostNotes(client, HostBoard.of_job(), stall_timeout_s / 2 or math.inf)
         timeouts = Timeouts(stall_timeout_s)
         self.watch = Watch(
             self, self.run_log, host_notes, guard, timeouts=timeouts, remedy=self.remedy, elastic=elastic

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from train.monitor.heartbeat import Beat
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 
 VERDICT = "verdict"
 
@@ -51,9 +51,9 @@ class Note:
         exit_notice = None if self.exit_notice is None else asdict(self.exit_notice)
         return {"beat": self.beat.as_json(), "log": self.log, "exit_notice": exit_notice}
 
-    def put_into(self, letterbox: Letterbox) -> None:
+    def put_into(self, client: KVStoreClient) -> None:
         """Put it into the store, as that of a host with this rank alone. Raises OSError."""
-        letterbox.put(scope(self.beat.generation), key(self.beat.rank), host_note([self]))
+        client.put(scope(self.beat.generation), key(self.beat.rank), host_note([self]))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from etl.errors import (
 )
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.launcher import launched_rank, require_place
 from train.monitor.messages import PeerLost, first_line, prefix_of
 from train.monitor.monitor import Monitor
@@ -116,10 +116,10 @@ def _fail(monitor: Monitor, log: RunLog, error: BaseException) -> int:
 
 def _leave_note(beat: Beat) -> None:
     """Leave a note for ranks that are watched already: this one was interrupted, and did not die without a notice."""
-    letterbox = Letterbox.of_launcher()
+    client = KVStoreClient.of_launcher()
     line = "interrupted" if beat.rank == 0 else ""  # which rank 0 has printed
     try:
-        if letterbox is not None:
-            Note(beat, "", ExitNotice(INTERRUPTED, line)).put_into(letterbox)
+        if client is not None:
+            Note(beat, "", ExitNotice(INTERRUPTED, line)).put_into(client)
     except OSError:
         pass

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from etl.errors import DataError
 from etl.partition.permutation import Integers
-from train.reader.config import STOP, Reading
+from train.reader.config import STOP, ReaderOptions
 from train.reader.damage import DamagedRecord
 from train.reader.intervals import taken_of_lane
 from train.reader.windows import Window
@@ -40,7 +40,7 @@ class RecordBatch:
 
 
 @dataclass(frozen=True)
-class Spare:
+class PaddingExample:
     """An example that fills a place without one: a copy of it, and its number."""
 
     data: npt.NDArray[np.uint8]
@@ -53,7 +53,7 @@ class Spare:
         return cls(np.frombuffer(data, np.uint8), int(batch.numbers[place]))
 
 
-class Drawing:
+class BatchBuilder:
     """Draws batches of ``size`` examples from ``lanes``, each the windows of one lane.
 
     ``standby`` gives what fills up a batch without a whole example of its own; None if there is none at all.
@@ -64,8 +64,8 @@ class Drawing:
         self,
         lanes: Sequence[Iterator[Window]],
         size: int,
-        reading: Reading,
-        standby: Callable[[], Spare | None],
+        reading: ReaderOptions,
+        standby: Callable[[], PaddingExample | None],
         taken: int = 0,
     ) -> None:
         self._cursors = [_Cursor(windows) for windows in lanes]
@@ -111,15 +111,15 @@ class Drawing:
             for column in (batch.addresses, batch.sizes, batch.numbers):
                 column[fill] = column[real[0]]
             return batch
-        spare = self._standby()
-        if spare is None:
+        padding = self._standby()
+        if padding is None:
             return batch
         batch.addresses[fill], batch.sizes[fill], batch.numbers[fill] = (
-            spare.data.ctypes.data,
-            spare.data.size,
-            spare.number,
+            padding.data.ctypes.data,
+            padding.data.size,
+            padding.number,
         )
-        return replace(batch, holding=(*batch.holding, spare.data))
+        return replace(batch, holding=(*batch.holding, padding.data))
 
     def _skip(self, damaged: Sequence[DamagedRecord]) -> None:
         if not damaged:

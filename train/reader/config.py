@@ -20,7 +20,7 @@ LANE_BYTES = 1 << 20  # of a thread, its open file, and what parsing an index or
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReaderOptions:
     """``budget_bytes`` bounds all that is read ahead and not yet taken by the training.
 
     ``check`` compares the CRC32C of each block. ``on_damage`` is ``stop`` or ``skip``; ``skip_limit`` is how many

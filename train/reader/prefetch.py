@@ -13,13 +13,13 @@ from etl.errors import EnvironmentFailure
 from etl.partition.permutation import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Interval
 from train.reader.memory import Budget
 from train.reader.order import EpochOrder, Stretch
 from train.reader.retry import Patience, Stopped
 from train.reader.slice_file import SliceFile
-from train.reader.slice_index import Layouts
+from train.reader.slice_index import SliceIndexes
 from train.reader.windows import Window, WindowPlan, load_window
 
 LOOK_S = 1.0
@@ -35,8 +35,8 @@ class Source:
 
     folder: Place
     slices: Sequence[Slice]
-    layouts: Layouts
-    reading: Reading
+    indexes: SliceIndexes
+    reading: ReaderOptions
     progress: Callable[[str, int], None] = no_progress
 
 
@@ -108,7 +108,7 @@ class Lane:
     def _load(self, stretch: Stretch) -> Window:
         source = self._source
         file = self._open(stretch.slice)
-        plan = WindowPlan(stretch, source.layouts.blocks(stretch.slice), self._offsets)
+        plan = WindowPlan(stretch, source.indexes.blocks(stretch.slice), self._offsets)
         self._budget.acquire(self._number, plan.memory_bytes)
         self._note_bytes(0)
         window = load_window(source.folder, file, plan, source.reading.check)
@@ -121,7 +121,7 @@ class Lane:
         if self._file is None or self._file.slice is not each:
             self._close()
             self._note_bytes(0)
-            self._offsets = source.layouts.offsets(number)
+            self._offsets = source.indexes.offsets(number)
             patience = Patience(source.reading.retry_s, self._stopping)
             self._file = SliceFile(source.folder, each, source.reading.cache, patience, self._note_bytes)
         return self._file

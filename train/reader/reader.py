@@ -15,14 +15,14 @@ import numpy as np
 
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
-from train.reader.batches import Drawing, RecordBatch, Spare
-from train.reader.config import Reading
+from train.reader.batches import BatchBuilder, PaddingExample, RecordBatch
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Interval, Steps, cut, lane_runs, length, share, taken_of_lane
 from train.reader.memory import Budget
 from train.reader.order import EpochOrder
 from train.reader.prefetch import Lane, Source, no_progress
 from train.reader.retry import Patience
-from train.reader.slice_index import Layouts
+from train.reader.slice_index import SliceIndexes
 from train.reader.state import ReaderState
 from train.reader.windows import Window
 
@@ -40,20 +40,20 @@ class SplitReader:
         folder: Place,
         manifest: Manifest,
         split: str,
-        reading: Reading | None = None,
+        reading: ReaderOptions | None = None,
         progress: Callable[[str, int], None] = no_progress,
     ) -> None:
         self._split = split
         self.slices = manifest.splits[split]
-        self.reading = reading = reading or Reading()
-        layouts = Layouts(folder, self.slices, Patience(reading.retry_s))
-        self._source = Source(folder, self.slices, layouts, reading, progress)
+        self.reading = reading = reading or ReaderOptions()
+        indexes = SliceIndexes(folder, self.slices, Patience(reading.retry_s))
+        self._source = Source(folder, self.slices, indexes, reading, progress)
         self._records = np.array([each.records for each in self.slices], dtype=np.int64)
 
     def require(self) -> None:
         """Raise UsageError if the memory is too little, DataError if the table of blocks cannot be used."""
         self.reading.window_blocks(self.slices)
-        self._source.layouts.require()
+        self._source.indexes.require()
 
     @property
     def total(self) -> int:
@@ -63,7 +63,7 @@ class SplitReader:
     def order(self, seed: int, epoch: int, window_blocks: int | None = None) -> EpochOrder:
         """The order of an epoch; ``window_blocks`` is that of an epoch which was begun, by default the reading's."""
         window_blocks = window_blocks or self.reading.window_blocks(self.slices)
-        return EpochOrder(self._records, self._source.layouts.block_records, seed, epoch, window_blocks=window_blocks)
+        return EpochOrder(self._records, self._source.indexes.block_records, seed, epoch, window_blocks=window_blocks)
 
     def lanes(self, world_size: int) -> int:
         """How many slices each of so many ranks reads at once."""
@@ -98,9 +98,9 @@ class SplitReader:
         own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
         taken = steps.before(rank, first_step)
         with self._lanes(order, own, steps, taken) as lanes:
-            drawing = Drawing(lanes, steps.batch, self.reading, cache(lambda: self._any(order)), taken)
+            builder = BatchBuilder(lanes, steps.batch, self.reading, cache(lambda: self._any(order)), taken)
             for step in range(first_step, steps.number):
-                yield drawing.batch(steps.real(rank, step))
+                yield builder.batch(steps.real(rank, step))
 
     @contextmanager
     def _lanes(
@@ -130,11 +130,11 @@ class SplitReader:
             wanted = [self.slices[number] for number in dict.fromkeys(together)]
             self.reading.cache.fetch_ahead(self._source.folder, wanted)
 
-    def _any(self, order: EpochOrder) -> Spare | None:
+    def _any(self, order: EpochOrder) -> PaddingExample | None:
         """An example for a rank that has none of its own: the first of the epoch that is not damaged."""
         for position in range(order.total):
             with self._lanes(order, [(position, position + 1)], Steps(1, 1, 1)) as lanes:
-                batch = Drawing(lanes, 1, self.reading, lambda: None).batch(1)
+                batch = BatchBuilder(lanes, 1, self.reading, lambda: None).batch(1)
                 if batch.weights[0]:
-                    return Spare.of(batch, 0)
+                    return PaddingExample.of(batch, 0)
         return None

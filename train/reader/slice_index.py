@@ -31,8 +31,8 @@ class Blocks:
     crc32c: npt.NDArray[np.uint32]
 
 
-class Layouts:
-    """The layouts of ``slices`` below ``folder``; each is read when it is first asked for, by any thread."""
+class SliceIndexes:
+    """The indexes of ``slices`` below ``folder``; each is read when it is first asked for, by any thread."""
 
     def __init__(self, folder: Place, slices: Sequence[Slice], patience: Patience) -> None:
         self._folder = folder

@@ -18,9 +18,9 @@ _NAME = re.compile(r"epoch-\d+-steps-(\d+)-to-(\d+)-rank-\d+-of-\d+\.txt")
 class Audit:
     """Of one rank in a ring of ``size``."""
 
-    def __init__(self, run: Place, attempts: Place, rank: int, size: int) -> None:
+    def __init__(self, run: Place, staging: Place, rank: int, size: int) -> None:
         self._folder = run / FOLDER
-        self._attempts = attempts
+        self._staging = staging
         self._rank, self._size = rank, size
         self._first = 0  # the step before the first of the next stretch
 
@@ -29,7 +29,7 @@ class Audit:
         steps = f"steps-{self._first + 1:08d}-to-{position.step:08d}"
         name = f"epoch-{position.epoch:04d}-{steps}-rank-{self._rank:04d}-of-{self._size:04d}.txt"
         if position.step > self._first:
-            publish_bytes(self._folder / name, self._attempts, b"".join(key + b"\n" for key in keys))
+            publish_bytes(self._folder / name, self._staging, b"".join(key + b"\n" for key in keys))
         self._first = position.step
 
     def begin(self, step: int) -> None:

@@ -128,16 +128,16 @@ def skipped(split: str, examples: float) -> dict[str, int]:
 class MetricsFiles:
     """Of a run; rank 0 writes them."""
 
-    def __init__(self, run: Place, attempts: Place) -> None:
+    def __init__(self, run: Place, staging: Place) -> None:
         self._folder = run / METRICS_FOLDER
-        self._attempts = attempts
+        self._staging = staging
 
     def publish(self, lines: Sequence[Line]) -> None:
         """Write down what was measured since the last time."""
         last = lines[-1]["step"]
         first = min((line["step"] for line in lines if line["kind"] == "step"), default=last + 1)
         content = "".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines)
-        replace_bytes(self._folder / f"steps-{first:09d}-{last:09d}.jsonl", self._attempts, content.encode())
+        replace_bytes(self._folder / f"steps-{first:09d}-{last:09d}.jsonl", self._staging, content.encode())
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""

@@ -118,7 +118,7 @@ class MetricsLog:
 
     def is_over(self, step: int) -> bool:
         """True on all ranks if the run takes no more steps after ``step``, in mid-epoch too."""
-        return self._is_time_over or self._run.settings.stopping.why_in_epoch(step, seconds=0) != ""
+        return self._is_time_over or self._run.settings.stopping.reason_in_epoch(step, seconds=0) != ""
 
     def report(self, position: Position) -> Position:
         """The position, with the sums over the ranks of what they have measured since the last report.

@@ -17,8 +17,8 @@ class MetricsWriter:
     What cannot be written is reported in one line, stays in the list, and is tried again with the next lines.
     """
 
-    def __init__(self, run: Place, attempts: Place, lines: list[Line]) -> None:
-        self._files = MetricsFiles(run, attempts), Summaries(run, attempts)
+    def __init__(self, run: Place, staging: Place, lines: list[Line]) -> None:
+        self._files = MetricsFiles(run, staging), Summaries(run, staging)
         self._lines = lines
         self._cuts: list[int] = []  # ascending
         self._lock = Lock()

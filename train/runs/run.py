@@ -17,6 +17,7 @@ from train.checkpoints import store
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
 from train.config.settings import Settings
+from train.monitor.heartbeat import LEASING
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
@@ -69,7 +70,7 @@ class Run:
             "classes": list(self.manifest.classes),
             "slices": self.choice.dataset.fingerprint,
             "framework": self.settings.framework,
-            "settings": self.settings.of_training(),
+            "settings": self.settings.training_settings(),
         }
 
 
@@ -158,7 +159,7 @@ def lock(run: Run, collective: Collective, monitor: Monitor) -> Iterator[Run]:
     leases: list[Lease] = []  # rank 0's one
 
     def take() -> str:
-        monitor.local_phase("claiming the run")
+        monitor.local_phase(LEASING)
         leases.append(Lease.take(work, f"train/main.py on {run.folder}", monitor.progress))
         return leases[0].staging.uri
 

@@ -29,16 +29,16 @@ _NAME = re.compile(rf"events\.out\.tfevents\.(\d+)\.(\d+)({re.escape(EPOCH)})?")
 class Summaries:
     """Of a run; rank 0 writes them."""
 
-    def __init__(self, run: Place, attempts: Place) -> None:
+    def __init__(self, run: Place, staging: Place) -> None:
         self._folder = run / FOLDER
-        self._attempts = attempts
+        self._staging = staging
 
     def publish(self, lines: Sequence[Line]) -> None:
         """Write down these lines of metrics."""
         last = lines[-1]
         seconds = int(_seconds(last))  # TensorBoard reads files by their names, which begin with a time
         name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}{EPOCH if last['kind'] == 'epoch' else ''}"
-        replace_bytes(self._folder / name, self._attempts, events_of(lines))
+        replace_bytes(self._folder / name, self._staging, events_of(lines))
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""

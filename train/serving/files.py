@@ -131,7 +131,7 @@ def _fetch(place: Place, target: Path) -> None:
             output.write(chunk)
 
 
-def _copy(made: Path, place: Place, attempts: Place) -> None:
-    with made.open("rb") as stream, publishing(place, attempts) as output:
+def _copy(made: Path, place: Place, staging: Place) -> None:
+    with made.open("rb") as stream, publishing(place, staging) as output:
         while chunk := stream.read(READ_BUFFER_BYTES):
             output.write(chunk)

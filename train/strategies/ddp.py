@@ -94,7 +94,7 @@ class ProcessGroup(Collective):
         self._await_all()
 
 
-class Copies:
+class DataParallel:
     """One copy of the model on each process of a collective; see `train.torch_backend.trainer.Replicas`.
 
     ``group`` has the processes to sum over: by default all of them.
@@ -151,7 +151,7 @@ class Ddp(Strategy):
                 "--batch-norm synchronised is not supported by --strategy ddp on CPUs (PyTorch has it for GPUs only)."
                 " Give --batch-norm local"
             )
-        return TorchTrainer(settings, manifest, Copies(self.collective), self._place)
+        return TorchTrainer(settings, manifest, DataParallel(self.collective), self._place)
 
 
 def take_device(device: str) -> tuple[Device, torch.device]:

@@ -22,13 +22,13 @@ from train.config.settings import Settings
 from train.parallel.collective import Collective
 from train.parallel.devices import Device
 from train.strategies import Strategy
-from train.strategies.ddp import Copies, collective_timeout
+from train.strategies.ddp import DataParallel, collective_timeout
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.models import build_on_meta
 from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
 
 
-class Parts(Copies):
+class ModelParallel(DataParallel):
     """Copies of the model, each divided among ranks. ``mesh`` has a row for each copy, a column for each part."""
 
     def __init__(self, collective: Collective, mesh: DeviceMesh) -> None:
@@ -67,7 +67,9 @@ class Parts(Copies):
 
 
 def make_mesh(ranks: int, parts: int, kind: str, stall_timeout_s: float) -> DeviceMesh:
-    """The mesh of `Parts`: consecutive ranks have the parts of one copy. Its groups wait as long as the default one."""
+    """The mesh of `ModelParallel`: consecutive ranks have the parts of one copy. Its groups wait as long as the default
+    one.
+    """
     of_copies, timeout = torch.arange(ranks).view(-1, parts), collective_timeout(stall_timeout_s)
     groups = [
         torch.distributed.new_subgroups_by_enumeration(each.tolist(), timeout)[0] for each in (of_copies.T, of_copies)
@@ -97,7 +99,7 @@ class DividedTrainer(TorchTrainer):
 
     is_divided = True
 
-    def __init__(self, settings: Settings, manifest: Manifest, parts: Parts, device: torch.device) -> None:
+    def __init__(self, settings: Settings, manifest: Manifest, parts: ModelParallel, device: torch.device) -> None:
         self._clip_norm, self._collective, self._parts = settings.recipe.clip_norm, parts.collective, parts
         own = replace(settings, recipe=replace(settings.recipe, clip_norm=0.0))  # the norm is over all parts
         super().__init__(own, manifest, parts, device)

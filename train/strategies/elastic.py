@@ -3,7 +3,7 @@
 ``horovodrun --host-discovery-script`` starts ranks where there are hosts and notifies rank 0 when that changes. When a
 rank is lost, or at the next commit after hosts have changed, all ranks that are left leave the ring and make another
 one, together with those that are new. Then each of them goes through the same steps from the top, so that it makes no
-difference who is new; those that stay bring the last commit along, in their `Memory`.
+difference who is new; those that stay bring the last commit along, in their `ElasticState`.
 """
 
 import threading
@@ -25,7 +25,7 @@ from train.strategies.horovod_ring import Horovod, RemovedError, name_lost_ranks
 from train.tf_backend.devices import take_device
 
 
-class Membership:
+class HostChanges:
     """Is notified of hosts that come and go; on rank 0, because the launcher notifies no other."""
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Membership:
         if collective.run_on_root(self._changed.is_set):
             raise HostsChanged
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """A ring is about to be made with the hosts that there are now."""
         self._changed.clear()
 
 
 @dataclass
-class Memory:
+class ElasticState:
     """What a process takes along from one ring to the next: the run, its last commit with the metrics that are not
     written yet, and how many steps it took beyond.
     """
@@ -66,9 +66,9 @@ class Elastic(Horovod):
 
     is_elastic = True
 
-    def __init__(self, monitor: Monitor, generation: int, memory: Memory, membership: Membership) -> None:
+    def __init__(self, monitor: Monitor, generation: int, memory: ElasticState, host_changes: HostChanges) -> None:
         super().__init__(monitor, generation)
-        self._memory, self._membership = memory, membership
+        self._memory, self._host_changes = memory, host_changes
 
     @property
     def earlier(self) -> Run | None:
@@ -84,7 +84,7 @@ class Elastic(Horovod):
         memory = self._memory
         memory.run, memory.position, memory.arrays, memory.lines = run, position, trainer.state(), lines
         memory.steps_since = 0
-        self._membership.check(self.collective)
+        self._host_changes.check(self.collective)
 
     def restore(self, trainer: Trainer, log: Callable[[str], None]) -> tuple[Position, list[Line]] | None:
         memory, rank = self._memory, self.collective.rank
@@ -109,14 +109,14 @@ def run_in_rings(work: Callable[[Elastic], None], monitor: Monitor, device: str)
     Raises what ``work`` raises, but for lost peers: PeerLost if one has ended for what would end any other too.
     """
     take_device(device)
-    membership, memory = Membership(), Memory()
+    host_changes, memory = HostChanges(), ElasticState()
     generation = 0
     while True:
         strategy: Elastic | None = None
         try:
             with name_lost_ranks(monitor):
-                membership.renew()
-                strategy = Elastic(monitor, generation, memory, membership)
+                host_changes.clear()
+                strategy = Elastic(monitor, generation, memory, host_changes)
                 work(strategy)
             return
         except HostsChanged:

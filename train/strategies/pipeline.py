@@ -20,7 +20,7 @@ from etl.slices.manifest import Manifest
 from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
-from train.strategies.divided_model import DividedModel, DividedTrainer, Parts
+from train.strategies.divided_model import DividedModel, DividedTrainer, ModelParallel
 from train.strategies.division import balance, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import DTYPES, Shape
@@ -77,7 +77,7 @@ def spread_examples(weights: torch.Tensor, parts: int) -> tuple[torch.Tensor, li
     return torch.tensor(filled).flatten(), [len(each) for each in own]
 
 
-class Layers(Parts):
+class LayerDivision(ModelParallel):
     """Divides a model into stages. ``shape`` is that of a micro-batch."""
 
     def __init__(
@@ -133,7 +133,7 @@ class PipelineTrainer(DividedTrainer):
         if batch % count:
             raise UsageError(f"--batch {batch} is not divisible by --micro-batches {count}. Give others")
         shape = (batch // count, manifest.channels, *settings.picture_size(manifest))
-        layers = Layers(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
+        layers = LayerDivision(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
         super().__init__(settings, manifest, layers, device)
         rank, self._last = layers.part_rank, layers.parts - 1
         self._starts, self._micro_batches = layers.starts, count

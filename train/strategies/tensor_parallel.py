@@ -20,7 +20,7 @@ from etl.slices.manifest import Manifest
 from train.config.settings import TENSOR_PARALLEL, Settings
 from train.parallel.collective import Collective
 from train.runs.consistency import counted
-from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, Parts
+from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, ModelParallel
 from train.strategies.division import measure, spread
 from train.torch_backend.branches import SUM, Branches
 from train.torch_backend.feed import PixelBatch
@@ -103,7 +103,7 @@ def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
                 first = None
 
 
-class Shards(Parts):
+class ShardDivision(ModelParallel):
     """Divides branches and pairs of linear layers of a model. ``shape`` is that of a batch of pixels."""
 
     def __init__(self, collective: Collective, mesh: DeviceMesh, device: torch.device, shape: Shape) -> None:
@@ -161,7 +161,7 @@ class Shards(Parts):
 class TensorParallelTrainer(DividedTrainer):
     """The trainer of branches and shards of some layers, and of copies of the others."""
 
-    def __init__(self, settings: Settings, manifest: Manifest, shards: Shards, device: torch.device) -> None:
+    def __init__(self, settings: Settings, manifest: Manifest, shards: ShardDivision, device: torch.device) -> None:
         super().__init__(settings, manifest, shards, device)
         self._numbers = shards.numbers
         for group in self.optimizer.torch.param_groups:
@@ -230,4 +230,6 @@ class TensorParallel(DividedModel):
 
     def _make_trainer(self, settings: Settings, manifest: Manifest, mesh: DeviceMesh) -> TensorParallelTrainer:
         shape = (settings.recipe.rank_batch, manifest.channels, *settings.picture_size(manifest))
-        return TensorParallelTrainer(settings, manifest, Shards(self.collective, mesh, self._place, shape), self._place)
+        return TensorParallelTrainer(
+            settings, manifest, ShardDivision(self.collective, mesh, self._place, shape), self._place
+        )

@@ -23,14 +23,14 @@ DECODED_BATCHES = 2
 STOP_TIMEOUT_S = 5.0
 
 # for functions of tf.data: they hold nothing to convert, and to look for it leaves files in $TMPDIR
-as_it_is = tf.autograph.experimental.do_not_convert
+without_autograph = tf.autograph.experimental.do_not_convert
 
 Elements = Generator[tuple[tf.Tensor, ...], None, None]
 Preparation = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 def _without_seed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    return dataset.map(as_it_is(lambda examples, numbers, weights, _: (examples, numbers, weights)))
+    return dataset.map(without_autograph(lambda examples, numbers, weights, _: (examples, numbers, weights)))
 
 
 class Feed:
@@ -87,12 +87,12 @@ class Feed:
         # Python feeds a queue, and TensorFlow takes from it without Python: half the time of a tf.py_function
         with tf.device("/CPU:0"):
             fed = tf.queue.FIFOQueue(QUEUED_BATCHES, [tf.string, tf.int64, tf.float32, tf.int64])
-        dataset = tf.data.Dataset.counter().map(as_it_is(lambda _: fed.dequeue()))
-        dataset = dataset.take_while(as_it_is(lambda examples, *_: tf.size(examples) > 0))
+        dataset = tf.data.Dataset.counter().map(without_autograph(lambda _: fed.dequeue()))
+        dataset = dataset.take_while(without_autograph(lambda examples, *_: tf.size(examples) > 0))
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False  # or it reads ahead as far as it likes
         options.autotune.enabled = False  # there is nothing to tune, and to end its thread may take a second
-        return fed, self._prepare(dataset.map(as_it_is(_shaped(self._batch)))).with_options(options)
+        return fed, self._prepare(dataset.map(without_autograph(_shaped(self._batch)))).with_options(options)
 
 
 def _shaped(batch: int) -> Callable[..., tuple[tf.Tensor, ...]]:
@@ -189,8 +189,8 @@ class PixelFeed:
         options.threading.max_intra_op_parallelism = 1
 
         def prepare(dataset: tf.data.Dataset) -> tf.data.Dataset:
-            records = dataset.map(as_it_is(decoder.parse)).unbatch()
-            decoded = records.map(as_it_is(decoder.decode), num_parallel_calls=threads, deterministic=True)
+            records = dataset.map(without_autograph(decoder.parse)).unbatch()
+            decoded = records.map(without_autograph(decoder.decode), num_parallel_calls=threads, deterministic=True)
             return decoded.batch(batch, drop_remainder=True).prefetch(DECODED_BATCHES).with_options(options)
 
         self._feed = Feed(batch, prepare)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from etl.slices.manifest import Manifest
 from etl.storage.place import Place
 from train.reader.batches import RecordBatch
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 from train.reader.retry import missing
@@ -104,7 +104,7 @@ class Throughput:
 
     def _batches(self, way: str, at_once: int, batch: int) -> Generator[object, None, None]:
         """Batches without an end, of serialized examples or of pixels; who measures stops when the time is over."""
-        reader = SplitReader(self._folder, self._manifest, self._split, Reading(lanes=at_once))
+        reader = SplitReader(self._folder, self._manifest, self._split, ReaderOptions(lanes=at_once))
         reader.require()
         records = self._epochs(reader, Steps(self.records, 1, batch, drop_last=True))
         if way == RECORDS:

@@ -25,7 +25,7 @@ from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from train.config.augmentation import Augmentation
 from train.config.recipe import AUGMENTATIONS
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.order import epoch_seed
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
@@ -63,7 +63,7 @@ class SliceDataset(IterableDataset[Batch]):
     workers: int = 0
     rank: int = field(default_factory=lambda: int(os.environ.get("RANK", "0")))
     world_size: int = field(default_factory=lambda: int(os.environ.get("WORLD_SIZE", "1")))
-    reading: Reading = field(default_factory=Reading)
+    reading: ReaderOptions = field(default_factory=ReaderOptions)
 
     def __post_init__(self) -> None:
         self.augment = tuple(filter(None, self.augment.split(","))) if isinstance(self.augment, str) else self.augment

@@ -21,7 +21,7 @@ class TensorFlowSteps:
             from etl.errors import EnvironmentFailure
             from lib.ways.our_reader import OurReader
             from train.config.recipe import Recipe
-            from train.reader.config import Reading
+            from train.reader.config import ReaderOptions
             from train.tf_backend.builders import build
             from train.tf_backend.devices import take_device
             from train.tf_backend.gradients import gradients_of
@@ -32,7 +32,7 @@ class TensorFlowSteps:
             raise EnvironmentFailure(taken.lacks)
         self._tf, self._job = tf, job
         self.device = taken.name or "CPU"
-        self._reader = OurReader(job.slices, job.batch, Reading())
+        self._reader = OurReader(job.slices, job.batch, ReaderOptions())
         manifest = self._reader.manifest
         keras.utils.set_random_seed(SEED)
         keras.config.set_dtype_policy("float32" if job.precision == FLOAT32 else "mixed_bfloat16")

@@ -16,10 +16,10 @@ from train.config.recipe import BFLOAT16, Recipe
 from train.config.settings import Settings
 from train.parallel.collective import Alone
 from train.reader.batches import RecordBatch
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
-from train.strategies.ddp import Copies, take_device
+from train.strategies.ddp import DataParallel, take_device
 from train.torch_backend.trainer import TorchTrainer
 
 SPLIT, SEED, RATE = "train", 0, 0.1
@@ -35,11 +35,11 @@ class TorchSteps:
         self.device, self._job = taken.name or "CPU", job
         folder = open_place(job.slices)
         manifest = Manifest.from_json(read_manifest(slices_stage_in(folder)))
-        self._reader = SplitReader(folder, manifest, SPLIT, Reading())
+        self._reader = SplitReader(folder, manifest, SPLIT, ReaderOptions())
         precision = FLOAT32 if job.precision == FLOAT32 else BFLOAT16
         recipe = Recipe(model="resnet50", batch=job.batch, precision=precision, augment="crop,flip", crop=job.side)
         settings = Settings(data=job.slices, recipe=recipe, strategy="ddp")
-        self._trainer = TorchTrainer(settings, manifest, Copies(Alone()), self._place)
+        self._trainer = TorchTrainer(settings, manifest, DataParallel(Alone()), self._place)
         if job.precision == COMPILED:
             self._trainer.net.compile()
         self._steps = count()

@@ -33,7 +33,7 @@ def ringslice(root: Path, _: Path) -> Pass:
             made = open_place(folder)
             for pack in generation.entries:
                 origin = Origin.of_pack(pack)
-                facts = normalize_pack(raw, made, origin, worker, classes=generation.marker["classes"], attempts=made)
+                facts = normalize_pack(raw, made, origin, worker, classes=generation.marker["classes"], staging=made)
                 assert facts["records"] == pack["images"], facts
 
     return run

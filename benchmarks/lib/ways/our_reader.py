@@ -11,7 +11,7 @@ from etl.storage.place import open_place
 from lib.ways.reader_job import Job
 from train.config.augmentation import NOTHING, Augmentation
 from train.reader.batches import RecordBatch
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 from train.tf_backend.decode import Decoder
@@ -27,7 +27,7 @@ class OurReader:
     """
 
     def __init__(
-        self, folder: str, batch: int, reading: Reading, most: int | None = None, drop_last: bool = True
+        self, folder: str, batch: int, reading: ReaderOptions, most: int | None = None, drop_last: bool = True
     ) -> None:
         place = open_place(folder)
         manifest = Manifest.from_json(read_manifest(slices_stage_in(place)))
@@ -57,7 +57,7 @@ class OurReader:
 @functools.cache
 def _open(folder: str, batch: int, at_once: int, most: int) -> OurReader:
     """One reader for all passes, as a trainer has one for all epochs."""
-    return OurReader(folder, batch, Reading(lanes=at_once), most)
+    return OurReader(folder, batch, ReaderOptions(lanes=at_once), most)
 
 
 def _reader(job: Job) -> OurReader:

@@ -37,11 +37,11 @@ def fit(job: Job) -> list[float]:
     import numpy as np
 
     from lib.ways.our_reader import OurReader
-    from train.reader.config import Reading
+    from train.reader.config import ReaderOptions
     from train.tf_backend.builders import build
     from train.tf_backend.decode import Decoder
 
-    reader = OurReader(job.slices, job.batch, Reading(), drop_last=False)
+    reader = OurReader(job.slices, job.batch, ReaderOptions(), drop_last=False)
     manifest = reader.manifest
     shape = (*manifest.size, manifest.channels)
     batches = list(reader.pictures([0], Decoder(manifest, manifest.size)))
@@ -85,11 +85,11 @@ def feed(job: Job) -> dict[str, float]:
     within seconds: each takes five turns.
     """
     from lib.ways.our_reader import OurReader
-    from train.reader.config import Reading
+    from train.reader.config import ReaderOptions
     from train.tf_backend.decode import Decoder
     from train.tf_backend.throughput import BATCH
 
-    reader = OurReader(job.slices, BATCH, Reading())
+    reader = OurReader(job.slices, BATCH, ReaderOptions())
     pictures = reader.pictures(count(), Decoder(reader.manifest, reader.manifest.size))
     in_memory = repeat(next(pictures))
     turn_s = job.seconds / TURNS

@@ -11,10 +11,10 @@ from etl.storage.place import Place
 
 
 def make_run(root: Place, name: str, finished: str | None) -> None:
-    run, attempts = root / "runs" / name, (root / "attempts").make_folder()
-    publish_bytes(run / "checkpoints" / "step-00000001" / "model.safetensors", attempts, b"weights")
+    run, staging = root / "runs" / name, (root / "staging").make_folder()
+    publish_bytes(run / "checkpoints" / "step-00000001" / "model.safetensors", staging, b"weights")
     if finished is not None:
-        publish_bytes(run / "run.json", attempts, json_bytes({"finished": finished}))
+        publish_bytes(run / "run.json", staging, json_bytes({"finished": finished}))
 
 
 def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
@@ -42,6 +42,6 @@ def test_what_a_killed_prune_left_goes_with_the_next(root: Place) -> None:
     with pytest.raises(BusyError):
         remove_runs(root, ["job-1"])
     other.release()
-    publish_bytes(root / "runs/_work/driver-000001-ab/attempt/model.safetensors", root / "attempts", b"weights")
+    publish_bytes(root / "runs/_work/driver-000001-ab/attempt/model.safetensors", root / "staging", b"weights")
     assert remove_runs(root, []) == []
     assert [info.base_name for info in (root / "runs").children()] == ["job-1"]

@@ -13,7 +13,7 @@ TAKEN_OVER = "was not written: another run has taken this stage over"
 
 
 @pytest.fixture
-def attempts(root: Place) -> Place:
+def staging(root: Place) -> Place:
     return (root / "_work").make_folder()
 
 
@@ -21,13 +21,13 @@ def names(folder: Place) -> list[str]:
     return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
 
 
-def test_a_file_appears_whole_or_not_at_all(root: Place, attempts: Place) -> None:
-    with pytest.raises(RuntimeError, match="stop"), publishing(root / "final", attempts) as output:
+def test_a_file_appears_whole_or_not_at_all(root: Place, staging: Place) -> None:
+    with pytest.raises(RuntimeError, match="stop"), publishing(root / "final", staging) as output:
         output.write(b"half")
         assert not (root / "final").exists()
         raise RuntimeError("stop")
     assert names(root) == ["_work"]
-    with publishing(root / "deep" / "final", attempts) as output:
+    with publishing(root / "deep" / "final", staging) as output:
         output.write(b"who")
         output.write(memoryview(b"le"))
     assert (output.won, output.size_bytes) == (True, 5)
@@ -36,22 +36,22 @@ def test_a_file_appears_whole_or_not_at_all(root: Place, attempts: Place) -> Non
     assert names(root) == ["_work", "deep", "deep/final"]
 
 
-def test_the_second_attempt_loses_and_removes_its_own(root: Place, attempts: Place) -> None:
-    publish_bytes(root / "final", attempts, b"same")
-    assert not publish_bytes(root / "final", attempts, b"same").won
+def test_the_second_attempt_loses_and_removes_its_own(root: Place, staging: Place) -> None:
+    publish_bytes(root / "final", staging, b"same")
+    assert not publish_bytes(root / "final", staging, b"same").won
     with pytest.raises(TakenError, match="other bytes"):
-        publish_bytes(root / "final", attempts, b"other")
+        publish_bytes(root / "final", staging, b"other")
     assert (root / "final").read_bytes() == b"same"
-    root.filesystem.open_new((attempts / "third").path).close()
-    assert not publish(attempts / "third", root / "final")
+    root.filesystem.open_new((staging / "third").path).close()
+    assert not publish(staging / "third", root / "final")
     assert names(root) == ["_work", "final"]
 
 
-def test_of_many_attempts_at_once_one_wins(root: Place, attempts: Place) -> None:
+def test_of_many_attempts_at_once_one_wins(root: Place, staging: Place) -> None:
     barrier = Barrier(8)
 
     def attempt(number: int) -> bool:
-        with publishing(root / "final", attempts) as output:
+        with publishing(root / "final", staging) as output:
             output.write(b"same")
             barrier.wait(30)
         return output.won
@@ -62,15 +62,15 @@ def test_of_many_attempts_at_once_one_wins(root: Place, attempts: Place) -> None
     assert (root / "final").read_bytes() == b"same"
 
 
-def test_a_file_is_replaced_in_one_step_or_stays(root: Place, attempts: Place) -> None:
+def test_a_file_is_replaced_in_one_step_or_stays(root: Place, staging: Place) -> None:
     for data in (b"", b"old"):
-        replace_bytes(root / "file", attempts, data)
+        replace_bytes(root / "file", staging, data)
         assert (root / "file").read_bytes() == data
-    with pytest.raises(RuntimeError, match="stop"), replacing(root / "file", attempts) as output:
+    with pytest.raises(RuntimeError, match="stop"), replacing(root / "file", staging) as output:
         output.write(b"half")
         raise RuntimeError("stop")
     assert (root / "file").read_bytes() == b"old"
-    with replacing(root / "file", attempts) as output:
+    with replacing(root / "file", staging) as output:
         output.write(b"ne")
         output.write(b"w")
     assert (root / "file").read_bytes() == b"new"
@@ -78,57 +78,57 @@ def test_a_file_is_replaced_in_one_step_or_stays(root: Place, attempts: Place) -
     assert names(root) == ["_work", "file"]
 
 
-def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, attempts: Place) -> None:
-    replace_bytes(root / "deep" / "file", attempts, b"old")
+def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, staging: Place) -> None:
+    replace_bytes(root / "deep" / "file", staging, b"old")
     for _ in range(2):
-        withdraw(root / "deep" / "file", attempts)
+        withdraw(root / "deep" / "file", staging)
         assert names(root) == ["_work", "deep"]
-    withdraw(root / "missing" / "file", attempts)
-    replace_bytes(root / "file", attempts, b"old")
-    attempts.delete()
+    withdraw(root / "missing" / "file", staging)
+    replace_bytes(root / "file", staging, b"old")
+    staging.delete()
     for name in ("file", "missing"):
         with pytest.raises(EnvironmentFailure, match=f"{name} was not removed: another run has taken this stage over"):
-            withdraw(root / name, attempts)
+            withdraw(root / name, staging)
     assert names(root) == ["deep", "file"]
 
 
 @pytest.mark.parametrize("when", ["before", "at work", "at its end"])
-def test_who_was_replaced_publishes_nothing(when: str, root: Place, attempts: Place) -> None:
-    """The folder of its attempts is gone: it stops, and makes no folder again."""
+def test_who_was_replaced_publishes_nothing(when: str, root: Place, staging: Place) -> None:
+    """Its staging folder is gone: it stops, and makes no folder again."""
 
     def replaced(at: str) -> None:
         if when == at:
-            attempts.delete()
+            staging.delete()
 
     replaced("before")
     with (
         pytest.raises(EnvironmentFailure, match=f"deep/final {TAKEN_OVER}"),
-        publishing(root / "deep" / "final", attempts) as output,
+        publishing(root / "deep" / "final", staging) as output,
     ):
         output.write(b"begin")
         replaced("at work")
         output.write(bytes(3 << 20))
         replaced("at its end")
-    assert not attempts.exists()
+    assert not staging.exists()
     assert names(root) == ([] if when == "before" else ["deep"])
     with pytest.raises(EnvironmentFailure, match=TAKEN_OVER):
-        replace_bytes(root / "final", attempts, b"")
+        replace_bytes(root / "final", staging, b"")
 
 
-def test_a_folder_that_is_being_deleted_says_the_same(root: Place, attempts: Place) -> None:
+def test_a_folder_that_is_being_deleted_says_the_same(root: Place, staging: Place) -> None:
     """A local folder is deleted file by file: an attempt may be gone a moment before its folder is."""
-    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), publishing(root / "final", attempts) as output:
-        (attempt,) = attempts.children()
-        (attempts / attempt.base_name).delete()
+    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), publishing(root / "final", staging) as output:
+        (attempt,) = staging.children()
+        (staging / attempt.base_name).delete()
         output.write(b"late")
     assert names(root) == ["_work"]
 
 
-def test_the_first_error_is_raised(root: Place, attempts: Place) -> None:
-    with pytest.raises(KeyError), publishing(root / "final", attempts) as output:
+def test_the_first_error_is_raised(root: Place, staging: Place) -> None:
+    with pytest.raises(KeyError), publishing(root / "final", staging) as output:
         output.write(b"begin")
-        attempts.delete()  # so closing fails too
+        staging.delete()  # so closing fails too
         raise KeyError("first")
     with pytest.raises(NotADirectoryError):
-        publish_bytes(publish_bytes(root / "a", attempts.make_folder(), b"").place / "b" / "c", attempts, b"")
+        publish_bytes(publish_bytes(root / "a", staging.make_folder(), b"").place / "b" / "c", staging, b"")
     assert names(root) == ["_work", "a"]

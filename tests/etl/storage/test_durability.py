@@ -57,10 +57,10 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_bytes_then_name_then_folder(disk: Disk, tmp_path: Path) -> None:
     root = open_place(str(tmp_path))
-    attempts = (root / "_work").make_folder()
-    publish_bytes(root / "deep" / "er" / "part", attempts, b"part")
-    replace_bytes(root / "run.json", attempts, b"run")
-    publish_bytes(root / "marker.json", attempts, b"marker")
+    staging = (root / "_work").make_folder()
+    publish_bytes(root / "deep" / "er" / "part", staging, b"part")
+    replace_bytes(root / "run.json", staging, b"run")
+    publish_bytes(root / "marker.json", staging, b"marker")
     assert [os.path.basename(name) for name in disk.published] == ["part", "run.json", "marker.json"]
     assert [*disk.published.values(), disk.pending] == [set(), set(), set(), {}]
     assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "er")} <= disk.files
@@ -80,14 +80,14 @@ def test_a_stage_makes_its_files_durable_before_its_marker(disk: Disk, make_tree
 
 def test_a_file_on_hdfs_is_synced_before_it_has_its_name(cluster: Cluster, hdfs_root: Place) -> None:
     """By the NameNode's own log; libhdfs has no way to it, as its module says."""
-    attempts = (hdfs_root / "_work").make_folder()
+    staging = (hdfs_root / "_work").make_folder()
     log = cluster.log("namenode")
     begin = log.stat().st_size
     for name in ("part", "marker"):
-        publish_bytes(hdfs_root / name, attempts, b"x")
+        publish_bytes(hdfs_root / name, staging, b"x")
     with log.open("rb") as stream:
         stream.seek(begin)
-        lines = [line for line in stream.read().decode().splitlines() if attempts.path in line]
+        lines = [line for line in stream.read().decode().splitlines() if staging.path in line]
     calls = [
         match[1] for line in lines if (match := re.search(r"(cmd=create|BLOCK\* fsync|completeFile|cmd=rename)", line))
     ]

@@ -57,7 +57,7 @@ def write(folder: Place, name: str) -> Written:
         return serialize(ImageExample(key, "ab".index(key[0]), key[0], "RAW", 2, 5, 1, content))
 
     dealt = [(example(key), "pack-00000", hashlib.sha256(key.encode()).digest()) for key in KEYS[name]]
-    facts = write_slice(folder, (folder / "attempts").make_folder(), ("train", f"train/{name}", 3), dealt)
+    facts = write_slice(folder, (folder / "staging").make_folder(), ("train", f"train/{name}", 3), dealt)
     rows, blocks = (parquet_tables.read_table(place(folder, facts["name"])) for place in (facts_place, blocks_place))
     return Written(folder, facts, rows, blocks)
 

@@ -190,10 +190,10 @@ def test_all_are_counted_and_the_first_named() -> None:
 
 
 def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
-    attempts = open_place(str(tmp_path)).make_folder()
-    whole, place = (table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]), attempts / "x.parquet")
+    staging = open_place(str(tmp_path)).make_folder()
+    whole, place = (table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]), staging / "x.parquet")
     numbers = key_buckets(whole, 5)
-    counts = write_buckets(place, attempts, whole, numbers, 5)
+    counts = write_buckets(place, staging, whole, numbers, 5)
     for bucket in range(5):
         assert read_bucket(RETIRED_KEYS, [(place, counts), (place, [0] * 5)], bucket).equals(
             whole.filter(numbers == bucket)

@@ -1,7 +1,7 @@
 """Reads an epoch in a process of its own, for tests that disturb it: `python -m tests.lib.ranks.read_epoch FOLDER
 READING`.
 
-READING is JSON: fields of `train.reader.config.Reading`. After the first batch it prints a
+READING is JSON: fields of `train.reader.config.ReaderOptions`. After the first batch it prints a
 line and waits for one. At the end it prints, as JSON: number and CRC32C of every example that is not a repeat, and what
 was raised (its kind and message).
 """
@@ -15,7 +15,7 @@ from etl.errors import RingsliceError, end_process
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from train.reader.batches import RecordBatch
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
 
@@ -26,7 +26,7 @@ def main(folder: str, reading: str) -> None:
     place = open_place(folder)
     manifest = Manifest.from_json((place / "manifest.json").read_json())
     how = json.loads(reading)
-    reader = SplitReader(place, manifest, "train", Reading(**how))
+    reader = SplitReader(place, manifest, "train", ReaderOptions(**how))
     batches = reader.batches(reader.order(0, 1), Steps(reader.total, 1, BATCH), 0)
     examples, raised = list[tuple[int, int]](), None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.monitor.heartbeat import READING, Beat, Status
 from train.monitor.host_notes import HostNotes
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.notes import Note, Verdict
 from train.monitor.stall_detector import Stalls, Timeouts
 
@@ -56,7 +56,7 @@ MEET = Action(is_collective=True)
 Script = Iterator[Action]
 
 
-class MemoryStore(Letterbox):
+class MemoryStore(KVStoreClient):
     """The launcher's store without the launcher."""
 
     def __init__(self) -> None:

@@ -28,8 +28,8 @@ from train.monitor.rank_log import RunLog
 from train.parallel.collective import Alone
 from train.parallel.cores import claim_cores
 from train.strategies import Strategy
-from train.strategies.ddp import Copies, Ddp, run_ddp
-from train.strategies.divided_model import DividedModel, Parts
+from train.strategies.ddp import DataParallel, Ddp, run_ddp
+from train.strategies.divided_model import DividedModel, ModelParallel
 from train.strategies.pipeline import Pipeline, PipelineTrainer
 from train.strategies.tensor_parallel import OwnBranches, TensorParallel
 
@@ -45,8 +45,8 @@ def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
 ALONE = "alone-"
 compute_gradients = PipelineTrainer._compute_gradients
 CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "without-average": lambda: mock.patch.object(Parts, "average"),
-    "without-reduction": lambda: mock.patch.object(Copies, "wrap", lambda _, model: model),
+    "without-average": lambda: mock.patch.object(ModelParallel, "average"),
+    "without-reduction": lambda: mock.patch.object(DataParallel, "wrap", lambda _, model: model),
     "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
     "without-sum-of-branches": lambda: mock.patch.object(OwnBranches, "shared", lambda _, features: features),
     "without-sum": lambda: mock.patch(

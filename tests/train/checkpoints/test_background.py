@@ -20,7 +20,7 @@ GROUPS = {"model": {"a": np.arange(5)}}
 
 
 class Gate:
-    """A tick that waits until it is opened."""
+    """A callback of progress that waits until it is opened."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -43,9 +43,9 @@ def in_background(work: object) -> threading.Thread:
     return thread
 
 
-def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, gate: Gate) -> None:
+def test_it_is_written_while_the_caller_goes_on(place: Place, staging: Place, gate: Gate) -> None:
     """One at a time; the last one is there once it is finished."""
-    saver = Saver(place, attempts, keep=9, tick=gate)
+    saver = Saver(place, staging, keep=9, progress=gate)
     assert not saver.is_busy
     saver.submit(10, GROUPS, {"score": 0.5})
     assert gate.reached.wait(PATIENCE_S)
@@ -69,8 +69,8 @@ def test_it_is_written_while_the_caller_goes_on(place: Place, attempts: Place, g
     assert open_checkpoint(place, 10).read("model")["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, attempts: Place, gate: Gate) -> None:
-    saver = Saver(place, attempts, keep=1, tick=gate)
+def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, staging: Place, gate: Gate) -> None:
+    saver = Saver(place, staging, keep=1, progress=gate)
     saver.submit(10, GROUPS, {"score": None})
     in_background(lambda: saver.amend({"score": 0.5}))
     assert gate.reached.wait(PATIENCE_S)
@@ -86,8 +86,8 @@ def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, attempts:
 
 
 @pytest.mark.usefixtures("capsys")  # which writes no file
-def test_too_many_failures_in_a_row_are_raised(place: Place, attempts: Place) -> None:
-    saver = Saver(place, attempts, keep=9, failures=2)
+def test_too_many_failures_in_a_row_are_raised(place: Place, staging: Place) -> None:
+    saver = Saver(place, staging, keep=9, failures=2)
     saver.submit(10, GROUPS, {})
     saver.wait()
     with full_disk():
@@ -99,8 +99,8 @@ def test_too_many_failures_in_a_row_are_raised(place: Place, attempts: Place) ->
 
 
 @pytest.mark.usefixtures("capsys")
-def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
-    saver = Saver(place, attempts, keep=9, failures=99)
+def test_the_last_one_must_be_written(place: Place, staging: Place) -> None:
+    saver = Saver(place, staging, keep=9, failures=99)
     with full_disk():
         saver.submit(10, GROUPS, {"score": None})
         saver.amend({"score": 0.5})
@@ -111,9 +111,9 @@ def test_the_last_one_must_be_written(place: Place, attempts: Place) -> None:
 
 
 def test_a_failed_removal_is_reported_and_fails_nothing(
-    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
+    place: Place, staging: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saver = Saver(place, attempts, keep=1, failures=1)
+    saver = Saver(place, staging, keep=1, failures=1)
     error = PermissionError(errno.EPERM, "Operation not permitted", "step-00000010")
     with mock.patch.object(background, "prune", side_effect=error):
         for step in (10, 20):
@@ -127,28 +127,28 @@ def test_a_failed_removal_is_reported_and_fails_nothing(
     assert steps(place) == [30]
 
 
-def test_what_goes_wrong_is_raised_in_the_caller_once(place: Place, attempts: Place) -> None:
-    saver = Saver(place, attempts, keep=2)
-    attempts.delete()
+def test_what_goes_wrong_is_raised_in_the_caller_once(place: Place, staging: Place) -> None:
+    saver = Saver(place, staging, keep=2)
+    staging.delete()
     saver.submit(10, GROUPS, {})
     with pytest.raises(EnvironmentFailure, match="another run has taken this stage over"):
         saver.submit(20, GROUPS, {})
-    attempts.make_folder()
+    staging.make_folder()
     saver.submit(30, GROUPS, {})
     saver.finish()
     assert steps(place) == [30]
 
 
-def test_no_kind_of_failure_is_swallowed(place: Place, attempts: Place) -> None:
-    saver = Saver(place, attempts, keep=2, tick=mock.Mock(side_effect=SystemExit("from the background")))
+def test_no_kind_of_failure_is_swallowed(place: Place, staging: Place) -> None:
+    saver = Saver(place, staging, keep=2, progress=mock.Mock(side_effect=SystemExit("from the background")))
     saver.submit(10, GROUPS, {})
     with pytest.raises(SystemExit, match="from the background"):
         saver.finish()
     saver.finish()
 
 
-def test_an_abandoned_one_leaves_nothing_half_written(place: Place, attempts: Place, gate: Gate) -> None:
-    saver = Saver(place, attempts, keep=2, tick=gate)
+def test_an_abandoned_one_leaves_nothing_half_written(place: Place, staging: Place, gate: Gate) -> None:
+    saver = Saver(place, staging, keep=2, progress=gate)
     saver.submit(10, GROUPS, {})
     assert gate.reached.wait(PATIENCE_S)
     thread = in_background(saver.abandon)
@@ -156,14 +156,14 @@ def test_an_abandoned_one_leaves_nothing_half_written(place: Place, attempts: Pl
     thread.join(PATIENCE_S)
     saver.finish()
     assert steps(place) == []
-    assert attempts.children() == []
+    assert staging.children() == []
 
 
-def test_one_that_hangs_is_left_behind(place: Place, attempts: Place, gate: Gate) -> None:
-    saver = Saver(place, attempts, keep=2, tick=gate)
+def test_one_that_hangs_is_left_behind(place: Place, staging: Place, gate: Gate) -> None:
+    saver = Saver(place, staging, keep=2, progress=gate)
     saver.submit(10, GROUPS, {})
     assert gate.reached.wait(PATIENCE_S)
     saver.abandon()
     assert saver.is_busy
     assert [each.daemon for each in threading.enumerate() if each.name == "checkpoint 10"] == [True]  # nor by the end
-    Saver(place, attempts, keep=2).abandon()  # that never began
+    Saver(place, staging, keep=2).abandon()  # that never began

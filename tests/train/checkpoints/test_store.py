@@ -93,9 +93,9 @@ def groups_of(seed: int) -> Groups:
     return {"model": model, "optimizer": {"0000-velocity": generator.random(5, np.float32)}}
 
 
-def write_some(place: Place, attempts: Place, *numbers: int, score: float | None = None) -> None:
+def write_some(place: Place, staging: Place, *numbers: int, score: float | None = None) -> None:
     for step in numbers:
-        write(place, attempts, step, groups_of(step), {"score": score})
+        write(place, staging, step, groups_of(step), {"score": score})
 
 
 def folder_of(place: Place, step: int) -> Path:
@@ -106,8 +106,8 @@ def damage(place: Place, step: int, name: str = "model.safetensors") -> None:
     flip_bit(folder_of(place, step) / name, -9)
 
 
-def restored(place: Place, attempts: Place) -> tuple[int, Groups]:
-    found = restore(place, attempts)
+def restored(place: Place, staging: Place) -> tuple[int, Groups]:
+    found = restore(place, staging)
     assert found is not None
     checkpoint, groups = found
     return checkpoint.step, groups
@@ -119,35 +119,35 @@ def require_seed(groups: Groups, seed: int) -> None:
     assert all(same(groups[group], arrays) for group, arrays in groups_of(seed).items())
 
 
-def test_a_checkpoint_comes_back(place: Place, attempts: Place) -> None:
-    assert (store.newest(place), steps(place), restore(place, attempts)) == (None, [], None)
+def test_a_checkpoint_comes_back(place: Place, staging: Place) -> None:
+    assert (store.newest(place), steps(place), restore(place, staging)) == (None, [], None)
     facts = {"reader": {"left": ((0, 7), (9, 12))}, "by_rank": {10: "b", 9: "a"}, "loss": 1e300, "score": 0.5}
-    made = write(place, attempts, 150, {**groups_of(1), "empty": {}}, facts)
+    made = write(place, staging, 150, {**groups_of(1), "empty": {}}, facts)
     assert (made.step, made.name, made.groups) == (150, "step-00000150", ["model", "optimizer", "empty"])
     assert store.newest(place) == made == open_checkpoint(place, 150)
     written = facts | {"reader": {"left": [[0, 7], [9, 12]]}, "by_rank": {"10": "b", "9": "a"}}
     assert {name: value for name, value in made.marker.items() if name not in store.OWN_FACTS} == written
-    step, groups = restored(place, attempts)
+    step, groups = restored(place, staging)
     assert (step, groups.pop("empty")) == (150, {})
     require_seed(groups, 1)
     assert same(made.read("model"), groups_of(1)["model"])
-    assert attempts.children() == []
+    assert staging.children() == []
     with pytest.raises(UsageError, match="step-00000150 has no 'weights', it has model, optimizer, empty"):
         made.read("weights")
 
 
-def test_steps_go_by_number(place: Place, attempts: Place) -> None:
+def test_steps_go_by_number(place: Place, staging: Place) -> None:
     numbers = [0, 9, 10, 99_999_999, 100_000_000]
-    write_some(place, attempts, *reversed(numbers))
+    write_some(place, staging, *reversed(numbers))
     for other in ("step-7", "step-0000000x", "step--0000001", "notes", "step-00000005"):  # the last has no marker
         (Path(place.path) / "checkpoints" / other).mkdir()
     assert steps(place) == numbers
-    assert restored(place, attempts)[0] == 100_000_000
+    assert restored(place, staging)[0] == 100_000_000
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
-def test_flipped_bytes_and_truncations_are_found(name: str, place: Place, attempts: Place) -> None:
-    write(place, attempts, 3, groups_of(3), {"text": 'a "b" c', "numbers": [1, 2.5, None], "score": 0.25})
+def test_flipped_bytes_and_truncations_are_found(name: str, place: Place, staging: Place) -> None:
+    write(place, staging, 3, groups_of(3), {"text": 'a "b" c', "numbers": [1, 2.5, None], "score": 0.25})
     path = folder_of(place, 3) / name
     sound, generator = path.read_bytes(), random.Random(name)
     places = range(0, len(sound), 1 if name == "checkpoint.json" else 50)
@@ -180,8 +180,8 @@ def sign_again(place: Place, change: Callable[[dict[str, Any]], object]) -> None
 
 
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_file_of_no_arrays_is_damaged_though_its_hash_is_recorded(data: bytes, place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 2)
+def test_a_file_of_no_arrays_is_damaged_though_its_hash_is_recorded(data: bytes, place: Place, staging: Place) -> None:
+    write_some(place, staging, 2)
     (folder_of(place, 2) / "model.safetensors").write_bytes(data)
     facts = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
     sign_again(place, lambda marker: marker["files"].update({"model.safetensors": facts}))
@@ -207,9 +207,9 @@ HARMS: dict[str, tuple[Callable[[Place], object], str]] = {
 
 @pytest.mark.parametrize("name", HARMS)
 @pytest.mark.usefixtures("no_collection")
-def test_anything_else_in_its_place_is_damaged(name: str, place: Place, attempts: Place) -> None:
+def test_anything_else_in_its_place_is_damaged(name: str, place: Place, staging: Place) -> None:
     harm, line = HARMS[name]
-    write_some(place, attempts, 1, 2)
+    write_some(place, staging, 1, 2)
     harm(place)
     with pytest.raises(DamagedError, match=line):
         read_all(open_checkpoint(place, 2))
@@ -218,83 +218,83 @@ def test_anything_else_in_its_place_is_damaged(name: str, place: Place, attempts
     assert found.step == 1
 
 
-def test_another_format_is_reported_and_left_alone(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 1, 2)
+def test_another_format_is_reported_and_left_alone(place: Place, staging: Place) -> None:
+    write_some(place, staging, 1, 2)
     sign_again(place, lambda marker: marker.update(format="ringslice.checkpoint/5"))
     message = r"format 'ringslice.checkpoint/5', this version reads 'ringslice.checkpoint/4'"
-    for call in (store.newest, lambda run: restore(run, attempts), lambda run: prune(run, attempts, 1)):
+    for call in (store.newest, lambda run: restore(run, staging), lambda run: prune(run, staging, 1)):
         with pytest.raises(UsageError, match=message):
             call(place)
     assert steps(place) == [1, 2]
     (Path(place.path) / "checkpoints" / "epoch-0001.json").write_text("{}")
     with pytest.raises(UsageError, match=r"epoch-0001.json is of an earlier version of ringslice; give another --run"):
-        restore(place, attempts)
+        restore(place, staging)
 
 
 @pytest.mark.parametrize("bad", [[30], [30, 20]])
 def test_the_one_before_a_damaged_one_is_taken(
-    bad: list[int], place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
+    bad: list[int], place: Place, staging: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_some(place, attempts, 10, 20, 30)
+    write_some(place, staging, 10, 20, 30)
     for step, name in zip(bad, ("model.safetensors", "checkpoint.json"), strict=False):
         damage(place, step, name)
     sound = [step for step in (10, 20, 30) if step not in bad]
-    step, groups = restored(place, attempts)
+    step, groups = restored(place, staging)
     assert step == sound[-1]
     require_seed(groups, step)
     for line, each in zip(capsys.readouterr().err.splitlines(), bad, strict=True):
         assert line.startswith(f"ringslice train: {folder_of(place, each)}/")
         assert line.endswith(f"; step-{each:08d} is removed, step-{step:08d} is taken instead")
     assert steps(place) == sound
-    assert restored(place, attempts)[0] == sound[-1]
+    assert restored(place, staging)[0] == sound[-1]
     assert capsys.readouterr().err == ""
-    write_some(place, attempts, 30)
-    assert restored(place, attempts)[0] == 30
+    write_some(place, staging, 30)
+    assert restored(place, staging)[0] == 30
 
 
-def test_where_all_are_damaged_nothing_is_removed(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 10, 20)
+def test_where_all_are_damaged_nothing_is_removed(place: Place, staging: Place) -> None:
+    write_some(place, staging, 10, 20)
     for step in (10, 20):
         damage(place, step)
     with pytest.raises(DataError, match=r"step-00000020/model.safetensors is damaged.*no other checkpoint of"):
-        restore(place, attempts)
+        restore(place, staging)
     assert steps(place) == [10, 20]
 
 
 def test_one_that_is_removed_meanwhile_is_not_damaged(
-    place: Place, attempts: Place, capsys: pytest.CaptureFixture[str]
+    place: Place, staging: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_some(place, attempts, 10, 20)
+    write_some(place, staging, 10, 20)
 
     def go_on() -> None:
         if steps(place) == [10, 20]:
-            write_some(place, attempts, 30)
-            prune(place, attempts, 1)
+            write_some(place, staging, 30)
+            prune(place, staging, 1)
 
-    found = restore(place, attempts, go_on)
+    found = restore(place, staging, go_on)
     assert found is not None
     assert found[0].step == 30
     require_seed(found[1], 30)
     assert capsys.readouterr().err == ""
 
 
-def test_storage_that_fails_is_no_damage(place: Place, attempts: Place) -> None:
-    write_some(place, attempts, 10, 20)
+def test_storage_that_fails_is_no_damage(place: Place, staging: Place) -> None:
+    write_some(place, staging, 10, 20)
     counted = Fault()
-    restore(faulty(place, counted), faulty(attempts, counted))
+    restore(faulty(place, counted), faulty(staging, counted))
     assert counted.calls.count(READ) == 3
     for number in range(1, len(counted.calls) + 1):
         fault = Fault(number)
         with pytest.raises(FaultError):
-            restore(faulty(place, fault), faulty(attempts, fault))
+            restore(faulty(place, fault), faulty(staging, fault))
         assert steps(place) == [10, 20]
 
 
 CHANGES: dict[str, Callable[[Place, Place], object]] = {
-    "new step": lambda run, attempts: write(run, attempts, 40, groups_of(1), {"score": None}),
-    "same step": lambda run, attempts: write(run, attempts, 30, groups_of(1), {"score": None}),
-    "amend": lambda run, attempts: store.amend(run, attempts, 30, {"score": 0.75}),
-    "prune": lambda run, attempts: prune(run, attempts, 1),
+    "new step": lambda run, staging: write(run, staging, 40, groups_of(1), {"score": None}),
+    "same step": lambda run, staging: write(run, staging, 30, groups_of(1), {"score": None}),
+    "amend": lambda run, staging: store.amend(run, staging, 30, {"score": 0.75}),
+    "prune": lambda run, staging: prune(run, staging, 1),
 }
 BEGIN = (30, 30, None)  # the step of the newest checkpoint that is whole, the seed of its arrays, and its score
 ENDS = {"new step": (40, 1, None), "same step": (30, 1, None), "amend": (30, 30, 0.75), "prune": BEGIN}
@@ -310,7 +310,7 @@ def test_whenever_a_change_is_killed_what_is_there_is_whole(name: str, after: bo
     while not fault.number or fault.hit:
         fault = Fault(fault.number + 1, after, dies)
         folder = tmp_path / str(fault.number)
-        place, dead, attempts = (open_place(str(folder / each)).make_folder() for each in ("run", "dead", "next"))
+        place, dead, staging = (open_place(str(folder / each)).make_folder() for each in ("run", "dead", "next"))
         write_some(place, dead, 10, 20, score=0.5)
         write_some(place, dead, 30)
         try:
@@ -320,18 +320,18 @@ def test_whenever_a_change_is_killed_what_is_there_is_whole(name: str, after: bo
         dead.delete()  # as the next one to hold the run does
         for step in steps(place):
             read_all(open_checkpoint(place, step))
-        found.add(newest_of(place, attempts))
-        CHANGES[name](place, attempts)
-        assert newest_of(place, attempts) == ENDS[name]
-        assert attempts.children() == []
+        found.add(newest_of(place, staging))
+        CHANGES[name](place, staging)
+        assert newest_of(place, staging) == ENDS[name]
+        assert staging.children() == []
     between = {(20, 20, 0.5)} if name == "same step" else {BEGIN}
     # the first call takes the marker of the same step away; the last one gives the new one its name
     assert found == between | {ENDS[name]} | (set() if after else {BEGIN})
     assert "rename" in fault.calls
 
 
-def newest_of(place: Place, attempts: Place) -> tuple[int, int, float | None]:
-    step, groups = restored(place, attempts)
+def newest_of(place: Place, staging: Place) -> tuple[int, int, float | None]:
+    step, groups = restored(place, staging)
     seed = int(groups["model"]["0001-count"])
     require_seed(groups, seed)
     return step, seed, open_checkpoint(place, step).marker["score"]
@@ -353,19 +353,19 @@ def test_the_newest_and_the_best_stay(scores: dict[int, float | None], keep: int
     assert stays[:-keep] == [step for step in best if step not in stays[-keep:]]
 
 
-def test_old_ones_go_and_the_best_stays(place: Place, attempts: Place) -> None:
+def test_old_ones_go_and_the_best_stays(place: Place, staging: Place) -> None:
     for step, score in ((10, 0.5), (20, 0.9), (30, 0.9), (40, None), (50, None), (60, 0.1)):
-        write_some(place, attempts, step, score=score)
-    write(place, attempts, 70, groups_of(70), {})
+        write_some(place, staging, step, score=score)
+    write(place, staging, 70, groups_of(70), {})
     damage(place, 30, "checkpoint.json")
     for killed in (5, 80):
         folder_of(place, killed).mkdir()
         (folder_of(place, killed) / "model.safetensors").write_bytes(b"half")
-    prune(place, attempts, keep=2)
+    prune(place, staging, keep=2)
     assert steps(place) == [20, 60, 70]
     assert sorted(path.name for path in folder_of(place, 0).parent.iterdir()) == [
         f"step-{n:08d}" for n in (20, 60, 70, 80)
     ]
-    assert attempts.children() == []
-    prune(place, attempts, keep=9)
+    assert staging.children() == []
+    prune(place, staging, keep=9)
     assert steps(place) == [20, 60, 70]

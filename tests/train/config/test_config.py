@@ -18,7 +18,7 @@ from train.config.schedule import Schedule
 from train.config.settings import Settings, command
 from train.config.stopping import Stopping, Time, scores_of
 from train.reader.cache import SliceCache
-from train.reader.config import Reading
+from train.reader.config import ReaderOptions
 
 
 def settings_of(*words: object, **variables: str) -> Settings:
@@ -51,7 +51,7 @@ def settings_of(*words: object, **variables: str) -> Settings:
         (lambda: Stopping(epochs=1, until_accuracy=1.5), "is out of range; give"),
         (lambda: Settings("d", stall_timeout_s=math.nan), "--stall-timeout nan is out of range; give at least 0"),
         (lambda: Settings("d", stall_timeout_s=math.inf), "--stall-timeout inf is out of range; give at least 0"),
-        (lambda: Reading(silence_s=0), "--read-timeout 0 is out of range; give more than 0"),
+        (lambda: ReaderOptions(silence_s=0), "--read-timeout 0 is out of range; give more than 0"),
         (lambda: Settings("d", replicas=2), "--replicas 2 is for --strategy mirrored"),
     ],
 )
@@ -173,7 +173,7 @@ def test_what_is_stored_is_a_recipe_again(tmp_path: Path) -> None:
 )
 def test_a_run_is_over(stopping: Stopping, step: int, scores: list[float], seconds: float, why: str) -> None:
     history = [{"epoch": number, "test_accuracy": score} for number, score in enumerate(scores, 1)]
-    assert stopping.why(len(history) + 1, step, scores_of(history, "test"), seconds) == why
+    assert stopping.reason(len(history) + 1, step, scores_of(history, "test"), seconds) == why
 
 
 COSINE = Schedule(0.1, warmup_epochs=1, until=11)
@@ -236,7 +236,7 @@ def test_a_cache_reports_on_one_rank_of_a_host_and_is_not_of_the_training(tmp_pa
         cache = settings_of(*words, HOROVOD_LOCAL_RANK=rank).reading.cache
         assert isinstance(cache, SliceCache)
         assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, is_quiet)
-    assert settings_of(*words).of_training() == settings_of().of_training()
+    assert settings_of(*words).training_settings() == settings_of().training_settings()
 
 
 NOT_OF_PARTS = {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}

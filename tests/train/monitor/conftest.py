@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 
 
-class CountingStore(Letterbox):
+class CountingStore(KVStoreClient):
     """Counts the requests."""
 
     requests = 0
@@ -44,5 +44,5 @@ def server() -> Iterator[RendezvousServer]:
 
 
 @pytest.fixture
-def letterbox(server: RendezvousServer) -> CountingStore:
+def client(server: RendezvousServer) -> CountingStore:
     return CountingStore("127.0.0.1", server.port)

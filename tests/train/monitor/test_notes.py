@@ -16,7 +16,7 @@ from tests.train.monitor.conftest import Clock, CountingStore
 from train.monitor import host_board, messages, watchdog_process
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import FRESH_S, REQUESTS_PER_S, HostNotes
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.notes import ExitNotice, Note, Verdict, key, notes_of, scope
 from train.monitor.peers import AFTER_ALL, Peers, observes
 
@@ -26,37 +26,37 @@ def always() -> bool:
 
 
 def test_the_last_note_stays_and_no_proxy_is_used(
-    letterbox: Letterbox, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
+    client: KVStoreClient, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert letterbox.get("ringslice-0", "beat-1") is None
-    letterbox.put("ringslice-0", "beat-1", {"number": 1})
-    letterbox.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
-    letterbox.put("ringslice-1", "beat-1", {"number": 3})
-    assert letterbox.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
+    assert client.get("ringslice-0", "beat-1") is None
+    client.put("ringslice-0", "beat-1", {"number": 1})
+    client.put("ringslice-0", "beat-1", {"number": 2, "text": "é\n"})
+    client.put("ringslice-1", "beat-1", {"number": 3})
+    assert client.get("ringslice-0", "beat-1") == {"number": 2, "text": "é\n"}
     for other in (b"\x80pickle", b"[1]"):
         server._httpd.cache["ringslice-0"] = {"beat-1": other}
-        assert letterbox.get("ringslice-0", "beat-1") is None
+        assert client.get("ringslice-0", "beat-1") is None
 
 
 def test_a_launcher_that_is_gone_or_hangs_is_an_oserror() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes connections, and never answers
         port = listening.getsockname()[1]
         with pytest.raises(OSError):
-            Letterbox("127.0.0.1", port).get("ringslice-0", "beat-1")
+            KVStoreClient("127.0.0.1", port).get("ringslice-0", "beat-1")
     with pytest.raises(OSError):
-        Letterbox("127.0.0.1", port).put("ringslice-0", "beat-1", {})
+        KVStoreClient("127.0.0.1", port).put("ringslice-0", "beat-1", {})
 
 
-def test_ranks_see_who_moves_who_ended_and_who_is_silent(letterbox: Letterbox, clock: Clock) -> None:
-    peers = Peers(HostNotes(letterbox), 0, 4, 0, clock)
+def test_ranks_see_who_moves_who_ended_and_who_is_silent(client: KVStoreClient, clock: Clock) -> None:
+    peers = Peers(HostNotes(client), 0, 4, 0, clock)
     for rank in (1, 2):
-        Note(beat(rank, number=1), f"log-{rank}").put_into(letterbox)
+        Note(beat(rank, number=1), f"log-{rank}").put_into(client)
     peers.look(always)
     assert sorted(peers.beats) == [1, 2]
     assert peers.silent == [1, 2, 3]
-    Note(beat(1, number=2)).put_into(letterbox)
-    Note(beat(3, number=9), "", ExitNotice(0)).put_into(letterbox)
+    Note(beat(1, number=2)).put_into(client)
+    Note(beat(3, number=9), "", ExitNotice(0)).put_into(client)
     clock.now += 7
     peers.look(always)
     assert (peers.silent, peers.moving, peers.without_exit_notice) == ([2], [1], [1, 2])
@@ -115,15 +115,13 @@ NotesOn = Callable[[str], HostNotes]
 
 
 @pytest.fixture
-def notes_on(
-    tmp_path: Path, letterbox: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[NotesOn]:
+def notes_on(tmp_path: Path, client: CountingStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[NotesOn]:
     """Notes of a rank on a host of this name."""
     monkeypatch.setattr("train.monitor.host_board.time.monotonic", clock)
     made: list[HostNotes] = []
 
     def make(host: str) -> HostNotes:
-        made.append(HostNotes(letterbox, HostBoard(tmp_path / host), 20.0, clock))
+        made.append(HostNotes(client, HostBoard(tmp_path / host), 20.0, clock))
         return made[-1]
 
     yield make
@@ -132,29 +130,29 @@ def notes_on(
     assert list(tmp_path.iterdir()) == []
 
 
-def ranks_at(letterbox: CountingStore, lowest: int) -> list[int]:
-    return [note.beat.rank for note in notes_of(letterbox.get(scope(0), key(lowest)))]
+def ranks_at(client: CountingStore, lowest: int) -> list[int]:
+    return [note.beat.rank for note in notes_of(client.get(scope(0), key(lowest)))]
 
 
 def test_the_lowest_living_rank_puts_the_note_of_its_host(
-    notes_on: NotesOn, letterbox: CountingStore, clock: Clock
+    notes_on: NotesOn, client: CountingStore, clock: Clock
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=1)))
     second.put(Note(beat(3, number=1)))
     assert (first.is_reporter, second.is_reporter) == (True, False)
-    assert ranks_at(letterbox, 2) == [2]
+    assert ranks_at(client, 2) == [2]
     clock.now += 1
     first.put(Note(beat(2, number=2)))
-    assert ranks_at(letterbox, 2) == [2, 3]
+    assert ranks_at(client, 2) == [2, 3]
     clock.now += FRESH_S  # the first one hangs, or was killed
     second.put(Note(beat(3, number=9)))
     assert second.is_reporter
-    found = notes_of(letterbox.get(scope(0), key(2)))
+    found = notes_of(client.get(scope(0), key(2)))
     assert [(note.beat.rank, note.beat.number) for note in found] == [(2, 2), (3, 9)]
 
 
-def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
+def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, client: CountingStore, clock: Clock) -> None:
     first, second = notes_on("a"), notes_on("a")
     first.put(Note(beat(2, number=5)))
     ending = Note(beat(2, number=5), "", ExitNotice(3, "killed"))
@@ -172,65 +170,65 @@ def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, letterbox: C
     assert peers.exit_notices == {2: ExitNotice(3, "killed")}
 
 
-def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, letterbox: CountingStore) -> None:
+def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, client: CountingStore) -> None:
     first, second, other = notes_on("a"), notes_on("a"), notes_on("b")
     other.put(Note(beat(2)))
     first.put(Note(beat(0)))
     second.put(Note(beat(1)))
-    letterbox.requests = 0
+    client.requests = 0
     peers = Peers(second, 1, SIZE, 0)
     peers.look(lambda: True, [0])
-    assert (sorted(peers.notes), letterbox.requests) == ([0], 0)
+    assert (sorted(peers.notes), client.requests) == ([0], 0)
     peers.look(lambda: True)
-    assert (sorted(peers.notes), letterbox.requests) == ([0, 2], 2)  # of rank 3 there is nothing
+    assert (sorted(peers.notes), client.requests) == ([0, 2], 2)  # of rank 3 there is nothing
 
 
-def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, letterbox: CountingStore, clock: Clock) -> None:
+def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, client: CountingStore, clock: Clock) -> None:
     """A host that has stalled reports it out of turn, and an exit at once."""
     size, notes, put_at = 1024, notes_on("a"), list[int]()
     turn_s = size / REQUESTS_PER_S
     for second in range(200):
-        letterbox.requests = 0
+        client.requests = 0
         notes.put(Note(beat(512, size=size, idle_s=max(0.0, second - 120.0), number=second)))
-        put_at += [second] * letterbox.requests
+        put_at += [second] * client.requests
         clock.now += 1
     first, again, stalled, *_ = put_at
     assert [first, again - first] == pytest.approx([turn_s / 2, turn_s], abs=1)
     assert 120 + 2 * 20 <= stalled <= 120 + 2.5 * 20 + 1
-    letterbox.requests = 0
+    client.requests = 0
     notes.put(Note(beat(512, size=size, idle_s=0.0), "", ExitNotice(3)))
-    assert letterbox.requests == 1
+    assert client.requests == 1
 
 
 def test_exit_notices_that_are_put_at_the_same_time_are_all_read(
-    notes_on: NotesOn, letterbox: CountingStore, monkeypatch: pytest.MonkeyPatch
+    notes_on: NotesOn, client: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = notes_on("a"), notes_on("a")
     second.put(Note(beat(1)))
-    put = letterbox.put
+    put = client.put
 
     def put_after_the_other(*words: Any) -> None:
         """What is put now was gathered before the other's exit notice."""
-        monkeypatch.setattr(letterbox, "put", put)
+        monkeypatch.setattr(client, "put", put)
         second.put(Note(beat(1), "", ExitNotice(3)), at_once=True)
         put(*words)
 
-    monkeypatch.setattr(letterbox, "put", put_after_the_other)
+    monkeypatch.setattr(client, "put", put_after_the_other)
     first.put(Note(beat(0), "", ExitNotice(3)), at_once=True)
-    found = notes_of(letterbox.get(scope(0), key(0)))
+    found = notes_of(client.get(scope(0), key(0)))
     assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1]
 
 
-def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, letterbox: CountingStore) -> None:
+def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, client: CountingStore) -> None:
     first, second, judge = notes_on("a"), notes_on("a"), notes_on("b")
     assert first.verdict(0, asks=True) is None
     verdict = Verdict(2, (1,), "late", (0,))
     Peers(judge, 2, SIZE, 0).judge(verdict)
     assert second.verdict(0, asks=False) is None
     assert Peers(first, 0, SIZE, 0).verdict() == verdict
-    letterbox.requests = 0
+    client.requests = 0
     assert second.verdict(0, asks=False) == verdict
-    assert letterbox.requests == 0
+    assert client.requests == 0
     assert Peers(first, 0, SIZE, 1).verdict() is None
 
 
@@ -260,12 +258,12 @@ def test_a_folder_of_another_user_is_no_board(tmp_path: Path, monkeypatch: pytes
         HostBoard(tmp_path / "a")
 
 
-def test_a_board_that_is_full_is_left(letterbox: CountingStore, tmp_path: Path) -> None:
+def test_a_board_that_is_full_is_left(client: CountingStore, tmp_path: Path) -> None:
     board = HostBoard(tmp_path / "a")
-    notes = HostNotes(letterbox, board)
+    notes = HostNotes(client, board)
     notes.put(Note(beat(0)))
     with mock.patch.object(board, "put", side_effect=OSError("no space left")):
         notes.put(Note(beat(0, number=51)), at_once=True)
-    assert [note.beat.number for note in notes_of(letterbox.get(scope(0), key(0)))] == [51]
+    assert [note.beat.number for note in notes_of(client.get(scope(0), key(0)))] == [51]
     assert notes.local(0) == []
     assert not (tmp_path / "a").exists()

@@ -85,14 +85,14 @@ def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> No
 ALONE = """
 import sys, time
 from train.monitor.host_notes import HostNotes
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.heartbeat import Status
 from train.monitor.watch import Watch
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
 
 timeouts = Timeouts(float(sys.argv[1]), verdict_s=0.5, launcher_s=1, ending_s=0.5)
-notes = HostNotes(Letterbox("127.0.0.1", 1))  # no server listens there
+notes = HostNotes(KVStoreClient("127.0.0.1", 1))  # no server listens there
 status = Status()
 status.joined(1, 2)
 status.phase("stepping", 3, 4)

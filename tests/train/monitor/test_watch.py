@@ -21,9 +21,9 @@ from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from tests.train.monitor.conftest import Clock
 from train.monitor import exit_reporter
-from train.monitor.heartbeat import JOINED, LOADING, READING, SAVING, Status
+from train.monitor.heartbeat import JOINED, LEASING, LOADING, READING, SAVING, Status
 from train.monitor.host_notes import HostNotes
-from train.monitor.kv_store import Letterbox
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import Timeouts
@@ -34,23 +34,23 @@ SIZE = 4
 FAILED = ExitNotice(1, "ringslice: error: it failed")
 
 
-def put_note(letterbox: Letterbox, rank: int, exit_notice: ExitNotice | None = None, **fields: object) -> None:
-    Note(beat(rank, **fields), "", exit_notice).put_into(letterbox)
+def put_note(client: KVStoreClient, rank: int, exit_notice: ExitNotice | None = None, **fields: object) -> None:
+    Note(beat(rank, **fields), "", exit_notice).put_into(client)
 
 
 @pytest.fixture
-def watch_of(letterbox: Letterbox) -> Callable[..., Watch]:
+def watch_of(client: KVStoreClient) -> Callable[..., Watch]:
     def make(rank: int, elastic: bool = False) -> Watch:
         status = Status()
         status.joined(rank, SIZE)
-        return Watch(status, RunLog(), HostNotes(letterbox), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
+        return Watch(status, RunLog(), HostNotes(client), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
 
     return make
 
 
-def test_a_rank_that_failed_has_reported_it(letterbox: Letterbox, watch_of: Callable[..., Watch]) -> None:
-    put_note(letterbox, 1)
-    put_note(letterbox, 3, FAILED)
+def test_a_rank_that_failed_has_reported_it(client: KVStoreClient, watch_of: Callable[..., Watch]) -> None:
+    put_note(client, 1)
+    put_note(client, 3, FAILED)
     watch = watch_of(0)
     assert watch.peer_lost().is_reported
     [lost] = watch.lost()
@@ -59,21 +59,21 @@ def test_a_rank_that_failed_has_reported_it(letterbox: Letterbox, watch_of: Call
 
 @pytest.mark.parametrize("left", [[], [2]])
 def test_an_elastic_ring_sees_who_has_left_and_goes_on(
-    left: list[int], letterbox: Letterbox, watch_of: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+    left: list[int], client: KVStoreClient, watch_of: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits, the others send beats."""
     numbers = count()
 
     def send_beats(_: float) -> None:
         for rank in {1, 2, 3} - {*left}:
-            put_note(letterbox, rank, number=next(numbers))
+            put_note(client, rank, number=next(numbers))
 
     monkeypatch.setattr(exit_reporter, "time", SimpleNamespace(monotonic=time.monotonic, sleep=send_beats))
     for rank in left:
-        put_note(letterbox, rank, ExitNotice(130))
+        put_note(client, rank, ExitNotice(130))
     found = watch_of(0, elastic=True).lost()
     assert [(each.rank, each.status) for each in found] == [(rank, 130) for rank in left]
-    assert letterbox.get("ringslice-0", "beat-0") is None
+    assert client.get("ringslice-0", "beat-0") is None
 
 
 INTERRUPTED_EARLY = """
@@ -91,11 +91,11 @@ run_rank(command, "early", "run it again")
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
-def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, letterbox: Letterbox) -> None:
-    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": letterbox.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(letterbox.port)}
+def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, client: KVStoreClient) -> None:
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": client.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(client.port)}
     result = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
     assert (result.returncode, result.stderr) == (130, line)
-    note = letterbox.get("ringslice-0", f"beat-{rank}")
+    note = client.get("ringslice-0", f"beat-{rank}")
     assert note is not None
     assert note["ranks"][0]["exit_notice"]["status"] == 130
 
@@ -136,7 +136,7 @@ def test_the_guard_waits_longer_until_the_first_phase() -> None:
 @pytest.mark.parametrize(
     ("phase", "idle_s", "is_ended"),
     [
-        *[(each, 50, True) for each in (JOINED, LOADING, READING, SAVING, f"{READING} test", "claiming the run")],
+        *[(each, 50, True) for each in (JOINED, LOADING, READING, SAVING, f"{READING} test", LEASING)],
         *[(each, 500, False) for each in ("stepping", "building the model", "gathering from all ranks")],
         (READING, 40, False),
     ],

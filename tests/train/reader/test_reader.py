@@ -22,7 +22,7 @@ from tests.lib.commands import copy_some, flip_bit, wait_until
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from train.reader.batches import RecordBatch
 from train.reader.cache import SliceCache
-from train.reader.config import SKIP, STOP, Reading
+from train.reader.config import SKIP, STOP, ReaderOptions
 from train.reader.intervals import Steps, length
 from train.reader.reader import SplitReader
 from train.reader.slice_file import SliceFile
@@ -34,7 +34,7 @@ RECORD_BYTES = 237  # of the tiny slices
 
 def open_reader(folder: Path, **how: object) -> SplitReader:
     """Of the training split of these slices."""
-    return SplitReader(open_place(str(folder)), read_manifest(folder), "train", Reading(**how))  # type: ignore[arg-type]
+    return SplitReader(open_place(str(folder)), read_manifest(folder), "train", ReaderOptions(**how))  # type: ignore[arg-type]
 
 
 def keys_of(batches: Iterable[RecordBatch]) -> list[str]:

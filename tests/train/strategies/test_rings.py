@@ -18,7 +18,7 @@ from train.runs.metrics import Line
 from train.runs.position import Position
 from train.runs.run import Run
 from train.strategies import horovod_ring as module
-from train.strategies.elastic import Elastic, Membership, Memory
+from train.strategies.elastic import Elastic, ElasticState, HostChanges
 from train.strategies.horovod_ring import Ring, RingReplicas, name_lost_ranks
 
 
@@ -123,9 +123,9 @@ class ThreadElastic(Elastic):
 
     collective: Any
 
-    def __init__(self, collective: ThreadRank, memory: Memory) -> None:
+    def __init__(self, collective: ThreadRank, memory: ElasticState) -> None:
         self.collective, self._memory = collective, memory
-        self._membership = cast(Membership, SimpleNamespace(check=lambda collective: None))
+        self._host_changes = cast(HostChanges, SimpleNamespace(check=lambda collective: None))
 
 
 def position(step: int, epoch: int = 1) -> Position:
@@ -134,9 +134,9 @@ def position(step: int, epoch: int = 1) -> Position:
     return Position(step, reader, rolled_back=1)
 
 
-def memory(at: Position | None = None, value: float = 0.0, steps_since: int = 0) -> Memory:
+def memory(at: Position | None = None, value: float = 0.0, steps_since: int = 0) -> ElasticState:
     """Of a rank that committed ``at`` a position, with this weight, and took so many steps beyond."""
-    made = Memory()
+    made = ElasticState()
     if at is not None:
         trainer = cast(Trainer, ThreadTrainer(ThreadRank(cast(Any, SimpleNamespace(size=1)), 0), value))
         strategy = ThreadElastic(cast(Any, None), made)
@@ -146,7 +146,7 @@ def memory(at: Position | None = None, value: float = 0.0, steps_since: int = 0)
     return made
 
 
-def restore(memories: Sequence[Memory]) -> list[Found | None]:
+def restore(memories: Sequence[ElasticState]) -> list[Found | None]:
     """Where each rank goes on, its weights then, and its lines of metrics."""
 
     def of_rank(rank: ThreadRank) -> Found | None:

@@ -220,9 +220,9 @@ def test_the_same_ranks_go_on_bit_for_bit_but_not_without_the_optimizers_state(w
     groups = {group: kept.read(group) for group in kept.groups}
     groups["optimizer"] = {name: each * 0 for name, each in groups["optimizer"].items()}
     facts = {name: value for name, value in kept.marker.items() if name not in store.OWN_FACTS}
-    attempts = (run / "attempts").make_folder()
-    store.write(run, attempts, 10, groups, facts)
-    attempts.delete()
+    staging = (run / "staging").make_folder()
+    store.write(run, staging, 10, groups, facts)
+    staging.delete()
     assert arrays(forgetful, 10)["model.safetensors"] == arrays(whole, 10)["model.safetensors"]
     outcome = go_on(2, [*stopped, damaged, forgetful])
     require_exact(whole, 2, stopped)
