@@ -15,6 +15,18 @@ SOURCE_CHANGES = (
         for name, is_built in (("mpi_built", False), ("gloo_built", True))  # as in build_horovod.SETTINGS
     ),
     (
+        "horovod/runner/elastic/driver.py",
+        """                            for slot_info in slots])
+
+""",
+        """                            for slot_info in slots
+                            if (host, slot_info.local_rank) not in self._worker_registry.get('FAILURE')])
+
+""",
+        "a lost worker whose host's cooldown was over before the ring was made again, as on a busy machine, counted as"
+        " alive: none was started in its place, and all others waited for it for ever",
+    ),
+    (
         "horovod/tensorflow/xla_mpi_ops.cc",
         "#if TENSORFLOW_VERSION >= 2006000000",
         "#if 0",

@@ -1,5 +1,6 @@
 """What the strategy asks of Horovod, of two ranks; where ranks that form a ring again go on."""
 
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,11 @@ import horovod.tensorflow as hvd
 import numpy as np
 import pytest
 import tensorflow as tf
+from horovod.runner.common.util.hosts import SlotInfo
+from horovod.runner.elastic.discovery import FixedHosts
+from horovod.runner.elastic.driver import ElasticDriver
 
+from tests.lib.commands import PATIENCE_S, wait_until
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.checkpoints.safetensors_file import Arrays
 from train.monitor.monitor import Monitor
@@ -20,6 +25,30 @@ from train.runs.run import Run
 from train.strategies import horovod_ring as module
 from train.strategies.elastic import Elastic, ElasticState, HostChanges
 from train.strategies.horovod_ring import Ring, RingReplicas, name_lost_ranks
+
+
+def test_a_lost_worker_is_replaced_on_a_host_that_is_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Horovod's driver: its cooldown may be over before the others have noticed that the worker is lost."""
+    started, lost, over = list[str](), threading.Event(), threading.Event()
+
+    def create_worker(slot: SlotInfo, events: Sequence[threading.Event]) -> tuple[int, float]:
+        del events
+        started.append(slot.hostname)
+        (lost if slot.hostname == "b" and started.count("b") == 1 else over).wait(PATIENCE_S)
+        return 1, 0.0
+
+    rendezvous = SimpleNamespace(init=lambda assignments: None, stop=lambda: None)
+    driver = ElasticDriver(rendezvous, FixedHosts({"a": 1, "b": 1}), min_num_proc=1, max_num_proc=2)
+    monkeypatch.setattr(driver._host_manager, "blacklist", lambda host: None)  # it is back
+    wait_until(lambda: driver._host_manager.current_hosts.count_available_slots() == 2)
+    driver._host_manager._current_hosts._host_assignment_order.sort()
+    driver.start(2, create_worker)
+    wait_until(lambda: started == ["a", "b"])
+    threading.Thread(target=driver.record_ready, args=("a", 0), daemon=True).start()
+    lost.set()
+    wait_until(lambda: started == ["a", "b", "b"])
+    over.set()
+    driver.stop()
 
 
 def reduced(tensor: tf.Tensor, op: object) -> tf.Tensor:
