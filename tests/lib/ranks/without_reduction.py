@@ -23,5 +23,5 @@ def first_of_each(replicas: MirroredReplicas, gradients: Sequence[Any], half: bo
 
 if __name__ == "__main__":
     mock.patch.object(MirroredReplicas, "average_gradients", first_of_each).start()
-    mock.patch.object(parameter_server_trainer, "add", lambda some, others: some).start()
+    mock.patch.object(parameter_server_trainer, "added", lambda some, others: some).start()
     run_rank(command(start), "train/main.py", "--resume goes on from the last checkpoint")
