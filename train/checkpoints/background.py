@@ -81,7 +81,7 @@ class Saver:
     def join(self) -> None:
         """Return when nothing is being written.
 
-        There is no limit here: the monitor ends a rank whose storage does not answer.
+        It waits without a limit, because the monitor ends a rank whose storage does not answer.
         """
         if self._thread is not None:
             self._thread.join()

@@ -100,11 +100,6 @@ def weights_of(model: str) -> list[Weight]:
     return found
 
 
-def require_convertible(model: str) -> None:
-    """Raise UsageError if the weights of this model cannot be converted."""
-    weights_of(model)
-
-
 def convert_to_torch(model: str, groups: Mapping[str, Arrays], step: int) -> dict[str, Arrays]:
     """The groups "model" and "optimizer" of a TensorFlow checkpoint as PyTorch's trainer has them."""
     weights, optimizer = weights_of(model), groups["optimizer"]

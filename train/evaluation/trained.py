@@ -8,7 +8,7 @@ from etl.slices.manifest import Manifest
 from etl.stages.champion import CHAMPION, Promoted, champion_file, read_champion
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
-from train.checkpoints.conversion import require_convertible
+from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import DamagedError
 from train.config.recipe import Recipe
 from train.config.settings import AUTO, BEST, TENSORFLOW, Settings
@@ -45,7 +45,7 @@ class Trained:
         """
         recipe = dict(self.marker["settings"])
         if self.marker["framework"] != TENSORFLOW:
-            require_convertible(recipe["model"])
+            weights_of(recipe["model"])  # raises it
         group = recipe.pop("group")
         return Settings(recipe=Recipe(**recipe), group=group, resume=AUTO, **given)
 

@@ -28,7 +28,7 @@ from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
 from train.monitor.watchdog_process import Guard
 
 LOGGING_S = 1.5  # for the log's last copy
-LOADING_FACTOR = 10  # times the patience until the first phase: libraries are loaded with the interpreter's lock held
+LOADING_FACTOR = 10  # times the timeout until the first phase: libraries are loaded with the interpreter's lock held
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from etl.errors import EnvironmentFailure
-from train.config.settings import OF_TORCH
 from train.monitor.launcher import local_rank, local_size
 from train.parallel.cores import claim_cores
 
@@ -29,7 +28,7 @@ def prepare_import() -> Iterator[None]:
 
 def not_installed(strategy: str, module: str) -> EnvironmentFailure:
     """What to raise if the ``strategy`` needs a module that this environment lacks."""
-    extra = "torch" if strategy in OF_TORCH else "train"
+    extra = "torch" if module == "torch" else "train"
     return EnvironmentFailure(
         f"--strategy {strategy}: {module} is not installed in {sys.prefix}. Run: pip install 'ringslice[{extra}]'"
     )

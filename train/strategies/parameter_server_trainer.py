@@ -89,7 +89,7 @@ class ParameterServerTrainer(TrainedModel):
         super().__init__(settings, manifest, WorkerPool(strategy, workers))
         recipe = settings.recipe
         self._is_synchronous = settings.is_synchronous
-        self._workers, self._parts = workers, workers * recipe.accumulate
+        self._workers, self._accumulate = workers, recipe.accumulate
         self._feed = Feed(recipe.examples_per_step * workers, lambda dataset: dataset)
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
         decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
@@ -103,12 +103,17 @@ class ParameterServerTrainer(TrainedModel):
         self._pending: deque[_Scheduled] = deque()
         self._input_s, self._over = 0.0, time.perf_counter()
 
+    @property
+    def _parts(self) -> int:
+        """Parts of a step."""
+        return self._workers * self._accumulate
+
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> Generator[list[Part], None, None]:
         """The parts of each batch of ``records``."""
         self._over = asked = time.perf_counter()
         with closing(self._feed.epoch(records, seed)) as batches:
             for batch in batches:
-                parts = divide(batch, self._workers, self._parts // self._workers)
+                parts = divide(batch, self._workers, self._accumulate)
                 self._input_s = time.perf_counter() - asked
                 yield parts
                 asked = time.perf_counter()
