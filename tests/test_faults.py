@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from etl.errors import RingsliceError
-from etl.slices.prune import prune
-from etl.slices.prune_runs import KeptRuns
+from etl.slices.prune import KeptRuns, prune
 from etl.stages.champion import publish_champions, read_champions
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place

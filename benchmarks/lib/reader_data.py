@@ -13,8 +13,7 @@ from sklearn.datasets import load_sample_images
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.manifest import TABLES
-from etl.slices.manifest_builder import build_manifest
+from etl.slices.manifest import TABLES, build_manifest
 from etl.slices.split_assignment import Known
 from etl.slices.writer import SourcedExample, slice_names, write_slice
 from etl.stages.layout import slices_stage

@@ -27,9 +27,16 @@ from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
 from etl.raw.removed import Removed
 from etl.slices.group_assignment import GroupConflict
-from etl.slices.history import RETIRED_TABLES, SplitHistory, find, split_numbers
+from etl.slices.history import (
+    BYTE_ORDER_MARK,
+    RETIRED_TABLES,
+    SplitHistory,
+    find,
+    list_sha256,
+    read_keys,
+    split_numbers,
+)
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, ParentSlices
 from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import Known, SplitAssignment, assign_splits

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.slices.prune import prune
-from etl.slices.prune_runs import KeptRuns
+from etl.slices.prune import KeptRuns, prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Lease
 from etl.storage.json_files import json_bytes

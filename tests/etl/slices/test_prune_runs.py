@@ -2,7 +2,7 @@
 
 import pytest
 
-from etl.slices.prune_runs import KeptRuns, choose_runs, remove_runs, run_names
+from etl.slices.prune import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.champion import publish_champions
 from etl.stages.lease import BusyError, Lease
 from etl.storage.atomic import publish_bytes
