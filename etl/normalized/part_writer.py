@@ -15,7 +15,8 @@ from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import Origin, part_facts, read_images, records_place, rejects_places, rows_place
-from etl.raw.packs import Content, TarWriter, list_place, pack_place
+from etl.raw.packs import TarWriter, list_place, pack_place
+from etl.sources.base import Content
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
 
