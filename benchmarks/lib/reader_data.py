@@ -17,7 +17,7 @@ from etl.slices.manifest import TABLES, build_manifest
 from etl.slices.split_assignment import Known
 from etl.slices.writer import SourcedExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.storage.place import open_place
 from lib.hdfs import delete_folder, hadoop_fs
 from lib.processes import run_quietly

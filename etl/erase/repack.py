@@ -21,8 +21,7 @@ from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
 from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes
 from etl.storage.place import Place

@@ -30,8 +30,7 @@ from etl.sources.names import PARQUET_NAMES, is_visible
 from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import replace_bytes

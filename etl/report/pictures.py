@@ -18,7 +18,7 @@ from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.normalized.parts import live_facts, pack_of, rejects_places
 from etl.raw.removed import Removed
-from etl.report.text import data_uri
+from etl.report.render import data_uri
 from etl.stages.marker import Generation
 from etl.storage.place import Place
 

@@ -13,7 +13,7 @@ from etl.normalized.parts import live_facts, live_rows
 from etl.raw.removed import Removed
 from etl.report.charts import COUNTS, Cells, Chart, heatmap
 from etl.report.pictures import choose, sample_rejects
-from etl.report.text import count, percent, pixels
+from etl.report.render import count, percent, pixels
 from etl.stages.layout import normalized_stage
 from etl.storage.place import Place
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from etl.errors import EnvironmentFailure
 from etl.options.stage_options import HADOOP
 from etl.progress import Progress
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.json_files import json_bytes

@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Any
 
 from etl.errors import DataError
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.json_files import json_bytes
