@@ -34,8 +34,7 @@ from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place
 from mapreduce.jobs.stage_job import Show, StageJob, main
 from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
 from mapreduce.shuffle.transport import (

@@ -23,8 +23,7 @@ from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run, RunRecord
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 AT_ONCE = 4
 REMEDY = "its other images cannot be repacked; put the original back"

@@ -47,10 +47,10 @@ def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> N
     decoded = decode(data, header, DecodeOptions(config.color, config.background, plan.least_source(SPARE)))
     if isinstance(decoded, Reject):
         return decoded
-    found = Size(*decoded.pixels.shape[:2])
+    found = Size(*decoded.shape[:2])
     if found != plan.source:
         plan = plan.of_reduced(found, mirrored(header.orientation))
-    pixels = apply_plan(decoded.pixels, plan, in_channels(config.background, config.color))
+    pixels = apply_plan(decoded, plan, in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
     encoded = data if _passes(data, header, plan, config) else encode(pixels, config)
     return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)

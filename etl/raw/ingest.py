@@ -34,8 +34,7 @@ from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place
 from etl.values import parse_bytes
 
 Pack = Callable[[list[SourceImage], int], list[dict[str, Any]]]

@@ -17,8 +17,7 @@ from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
 from etl.stages.run import Run
 from etl.stages.stage import Stage, require
-from etl.storage.json_files import with_checksum
-from etl.storage.place import Place
+from etl.storage.place import Place, with_checksum
 
 TABLES = {
     "examples": schemas.EXAMPLES,

@@ -21,8 +21,7 @@ from etl.stages.lease import Lease
 from etl.stages.marker import fingerprint_of
 from etl.stages.names import GENERATIONS_FOLDER, RUN_FILE, WORK_FOLDER
 from etl.storage.atomic import publish_bytes, replace_bytes, withdraw
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 if TYPE_CHECKING:  # which imports this module
     from etl.stages.stage import Stage

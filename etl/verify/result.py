@@ -10,8 +10,7 @@ import pyarrow as pa
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 from etl.verify.findings import Finding
 from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, read_bucket, write_buckets
 

@@ -14,8 +14,7 @@ from etl.progress import Progress
 from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 from mapreduce.jobs.local import run_here
 from mapreduce.jobs.stage_job import REDUCES, StageJob
 
