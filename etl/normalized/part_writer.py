@@ -104,7 +104,11 @@ def normalize_pack(
             most_bytes=worker.config.limits.size_bytes,
         )
         for done, (image, content) in enumerate(contents, start=1):
-            part.add(image, content, _normalize_content(worker, image, content))
+            result: Normalized | Reject | None = worker.config.limits.check_bytes(image["size"])
+            if result is None:
+                assert isinstance(content, bytes)  # only one above the limit comes in pieces, and is not read
+                result = worker.normalize(content)
+            part.add(image, content, result)
             report(done)
         part.finish()
     rows, rejects = (
@@ -126,12 +130,3 @@ def normalize_pack(
     }
     parquet_tables.write_table(rows_file, staging, rows, facts)
     return facts
-
-
-def _normalize_content(worker: DecodeWorker, image: dict[str, Any], content: Content) -> Normalized | Reject:
-    """Normalize an image of a pack; one that comes in pieces is larger than its limit, and is not read."""
-    too_large = worker.config.limits.check_bytes(image["size"])
-    if too_large is not None:
-        return too_large
-    assert isinstance(content, bytes)
-    return worker.normalize(content)

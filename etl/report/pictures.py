@@ -78,10 +78,9 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     number = PICTURES_OF_FEW_CLASSES if len(labels) <= FEW_CLASSES else PICTURES_OF_A_CLASS
     table = folder / manifest["tables"]["examples"]["file"]
     columns = ["key", "label", "split", "slice", "offset", "size"]
-    positions = first_of_classes(parquet_tables.iterate_groups(table, ["label"]), labels, number)
     by_slice = defaultdict(list)
-    for row in parquet_tables.take_rows(table, positions, columns).to_pylist():
-        by_slice[row["slice"]].append(row)
+    for shown in first_of_classes(parquet_tables.iterate_groups(table, columns), labels, number):
+        by_slice[shown["slice"]].append(shown)
     pictures: dict[int, list[Picture]] = {label: [] for label in labels}
     for name, chosen in by_slice.items():
         for row, data in _read_ranges(folder / f"{name}.tfrecord", chosen):
@@ -89,19 +88,19 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     return pictures
 
 
-def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: int) -> list[int]:
-    """The positions of the first ``number`` rows of each of the ``labels``, ascending; ``groups`` have the labels."""
-    left, positions, first = dict.fromkeys(labels, number), [], 0
+def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: int) -> list[dict[str, Any]]:
+    """The first ``number`` rows of each of the ``labels``, in their order; no more ``groups`` are read than needed."""
+    left, rows = dict.fromkeys(labels, number), list[dict[str, Any]]()
     for group in groups:
-        own = group["label"].to_numpy()
+        own, taken = group["label"].to_numpy(), list[int]()
         for label in [label for label, lacking in left.items() if lacking]:
             found = np.flatnonzero(own == label)[: left[label]]
             left[label] -= len(found)
-            positions += (found + first).tolist()
-        first += len(own)
+            taken += found.tolist()
+        rows += group.take(pa.array(sorted(taken), pa.int64())).to_pylist()
         if not any(left.values()):
             break
-    return sorted(positions)
+    return rows
 
 
 def _example_picture(row: Mapping[str, Any], record: bytes, class_name: str) -> Picture:

@@ -159,7 +159,7 @@ def test_a_hadoop_cluster_is_healthy(hadoop: Cluster) -> None:
     assert {state for state, _ in found.values()} == {"ok"}
     assert _listing(cluster) == before
     found = diagnosed(3, "--only", "yarn", "--queue", "missing", **cluster.environment())
-    assert "there is no queue 'missing'" in failures(found)["queues"]
+    assert "--queue 'missing' does not exist at http://" in failures(found)["queues"]
 
 
 @pytest.mark.parametrize("stopped", ["doctor", "probe"])

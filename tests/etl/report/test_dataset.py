@@ -164,8 +164,10 @@ def test_balance_is_that_of_the_counts() -> None:
 
 
 def test_the_first_rows_of_each_class_are_shown() -> None:
-    groups = [pa.table({"label": labels}) for labels in ([3, 1, 1], [1, 2, 3], [2, 3, 0])]
-    assert first_of_classes(groups, [1, 3, 4], 2) == [0, 1, 2, 5]
+    labels = [3, 1, 1, 1, 2, 3, 2, 3, 0]
+    rows = pa.table({"label": labels, "row": list(range(len(labels)))})
+    groups = [rows.slice(start, 3) for start in (0, 3, 6)]
+    assert [row["row"] for row in first_of_classes(groups, [1, 3, 4], 2)] == [0, 1, 2, 5]
 
 
 def test_sources_are_described_in_numbers() -> None:
