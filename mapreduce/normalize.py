@@ -18,7 +18,7 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, count_live_images, live_facts, pack_of, read_entry, rows_place, with_live
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, normalized_stage, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run
@@ -26,8 +26,7 @@ from etl.stages.stage import Stage, require
 from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
 from mapreduce.jobs.retry_rejects import LISTING, plan_retry, retried_entries, retry_facts
-from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
 
 
 class Normalize(StageJob):

@@ -35,8 +35,7 @@ from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes, open_place
-from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
 from mapreduce.shuffle.transport import (
     COLUMNS,
     PARTITIONER,

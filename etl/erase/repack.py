@@ -15,8 +15,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import read_images
 from etl.raw.ingest import count_source
-from etl.raw.packs import copy_to_packs, list_place, pack_place
-from etl.raw.removed import Removed, publish_removed
+from etl.raw.packs import Removed, copy_to_packs, list_place, pack_place, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
 from etl.stages.layout import PACKS, raw_stage

@@ -19,8 +19,7 @@ from pyarrow import fs
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.options.stage_options import DEFAULT_PACK_SIZE
-from etl.raw.packs import copy_to_packs, list_in_place, require_same_storage
-from etl.raw.removed import publish_removed
+from etl.raw.packs import copy_to_packs, list_in_place, publish_removed, require_same_storage
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
 from etl.sources.base import SOURCE_OPTIONS, Columns, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
 from etl.sources.detect import open_source

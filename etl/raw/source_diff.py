@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.packs import content_sha256, list_place
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed, content_sha256, list_place
 from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require

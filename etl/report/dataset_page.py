@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 from etl import __version__
 from etl.formats import parquet_tables
 from etl.report import balance
-from etl.report.pictures import sample_examples
+from etl.report.pictures import gather_sources, sample_examples
 from etl.report.render import brief, check_target, count, folders_of, pixels, publish, size, when
-from etl.report.source_images import gather_sources
 from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage, verification_stage
 from etl.stages.stage import Stage

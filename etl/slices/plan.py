@@ -25,7 +25,7 @@ from etl.partition.config import (
 )
 from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.history import (
     BYTE_ORDER_MARK,

@@ -17,9 +17,8 @@ from pyarrow import fs
 
 from etl.errors import DataError, UsageError, require_utf8
 from etl.hadoop.site_config import SITE_VARIABLES
-from etl.storage.filesystem import Filesystem
+from etl.storage.filesystem import Filesystem, LocalFilesystem
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings, authority_of
-from etl.storage.local import LocalFilesystem
 
 DATA_PLACE = "RINGSLICE_DATA"
 

@@ -20,7 +20,7 @@ from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, live_rows, read_rows, records_place, rejects_places, rows_place
 from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.manifest import TABLES, class_counts, located_slices, slices_of, table_file
 from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
 from etl.slices.writer import SourcedExample, index_of, order_key, scan_slice, write_slice

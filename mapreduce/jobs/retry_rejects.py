@@ -11,7 +11,7 @@ from typing import Any
 from etl.errors import DataError, UsageError
 from etl.images.config import FLAGS, NormalizeConfig
 from etl.normalized.parts import Origin, live_facts, read_entry, read_rows, rows_place
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.stages.layout import PARTS, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run

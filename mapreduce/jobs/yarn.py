@@ -23,7 +23,7 @@ from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.jobs.local import TASK_VARIABLES
 from mapreduce.jobs.python_archive import cached_archive
-from mapreduce.jobs.task_runner import JOB_FILE, POLL_INTERVAL_S, Work
+from mapreduce.jobs.stage_job import JOB_FILE, POLL_INTERVAL_S, Work
 
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")  # variables for tasks

@@ -10,7 +10,7 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.inspection.command import trace
 from etl.normalized.parts import live_rows, read_rows
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify

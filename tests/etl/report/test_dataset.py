@@ -16,9 +16,8 @@ from PIL import Image
 from etl.errors import DataError, UsageError
 from etl.report import balance
 from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
-from etl.report.pictures import SIDE, first_of_classes, thumbnail
+from etl.report.pictures import SIDE, describe, first_of_classes, thumbnail
 from etl.report.render import size
-from etl.report.source_images import describe
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage, verification_stage
 from etl.storage.place import open_place
