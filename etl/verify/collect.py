@@ -56,14 +56,11 @@ class Collected:
             retired = RETIRED_KEYS.empty_table()
         retired_buckets = key_buckets(retired, buckets)
         for bucket in range(buckets):
-            found, good = (self._bucket(name, bucket) for name in ("found", "good"))
+            found, good = (read_rows(self.folder, self.results, name, bucket) for name in ("found", "good"))
             self.reconciler.check_keys(found, good, retired.filter(retired_buckets == bucket))
         self.reconciler.check_groups(self.target.manifest["config"]["group_by"])
         for bucket in range(buckets):
-            yield self.reconciler.check_contents(self._bucket(CONTENTS, bucket))
-
-    def _bucket(self, name: str, bucket: int) -> pa.Table:
-        return read_rows(self.folder, self.results, name, bucket)
+            yield self.reconciler.check_contents(read_rows(self.folder, self.results, CONTENTS, bucket))
 
     def outcome(self, plan: Plan | None, why_unplanned: str = "") -> Outcome:
         """What it all says, after `reconcile`. ``plan`` is that of the slices, made again, or None, and why.
