@@ -237,7 +237,7 @@ def test_two_repairs_exclude_each_other(root: Path) -> None:
     slices = slices_stage(open_place(str(root)), "default")
     cut_at_a_record(root)
     before = contents(root)
-    with holding(slices, slices.fingerprint()), pytest.raises(EnvironmentFailure, match="is locked by"):
+    with holding(slices), pytest.raises(EnvironmentFailure, match="is locked by"):
         verify(root, "--repair")
     shutil.rmtree(root / "verified")
     assert contents(root) == before
