@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.erase.find import Found
-from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import read_images
 from etl.raw.ingest import count_source
@@ -21,8 +20,7 @@ from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fing
 from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run, RunRecord
-from etl.storage.atomic import replace_bytes
-from etl.storage.place import Place, json_bytes
+from etl.storage.place import Place
 
 AT_ONCE = 4
 REMEDY = "its other images cannot be repacked; put the original back"
@@ -80,9 +78,8 @@ def repack(root: Place, found: Found) -> int:
             "next_pack": marker["next_pack"] + len(written),
             PACKS.name: PACKS.publish(run.folder, run.staging, [*kept, *written]),
         }
-        renewed = marker | identity | facts
-        _note_generation(run, parent.fingerprint, fingerprint_of(json_bytes(renewed)), found)
-        run.commit(renewed, record)
+        run.delete([run.folder / VERSIONS_FILE])  # it has the keys; the next `ingest` compares all contents once
+        run.commit(marker | identity | facts, record)
     return len(gone)
 
 
@@ -113,20 +110,3 @@ def _removed_of(run: Run, marker: Mapping[str, Any], kept: list[str]) -> dict[st
     table = parquet_tables.read_table(run.folder / marker["removed"]["file"])
     is_kept = pc.is_in(table["pack"], value_set=pa.array(kept, pa.string()))
     return publish_removed(run.folder, run.staging, table.filter(is_kept).combine_chunks())
-
-
-def _note_generation(run: Run, before: str, after: str, found: Found) -> None:
-    """Have what is known of the files' times of change, less the images erased, said of the next generation.
-
-    It is advice: until that generation is there, the next `ingest` compares all contents.
-    """
-    place = run.folder / VERSIONS_FILE
-    try:
-        table, facts = parquet_tables.read_with_facts(place)
-    except (DataError, FileNotFoundError):
-        return
-    if facts["generation"] == before:
-        erased = pa.array(sorted({key for key, _ in found.rows}), pa.string())
-        table = table.filter(pc.invert(pc.is_in(table["key"], value_set=erased))).replace_schema_metadata(None)
-        data = parquet_tables.table_bytes(table, {"listing": "", "generation": after})
-        replace_bytes(place, run.staging, data)
