@@ -27,7 +27,7 @@ from etl.formats import parquet_tables, schemas
 from etl.options.click_command import option_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES, parse_split
-from etl.slices.lineage import FIRST, ParentSlices, find_parent
+from etl.slices.history import FIRST, ParentSlices, find_parent
 from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names

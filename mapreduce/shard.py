@@ -18,7 +18,7 @@ from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.lineage import find_parent, lineage_of
+from etl.slices.history import find_parent, lineage_of
 from etl.slices.manifest import build_manifest
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,

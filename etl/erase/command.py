@@ -16,8 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.normalized.erased import record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
-from etl.slices.history import read_keys
-from etl.slices.lineage import lineage_ends
+from etl.slices.history import lineage_ends, read_keys
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
     erasure_stage,

@@ -15,7 +15,7 @@ from etl.formats import parquet_tables
 from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
 from etl.raw.packs import Removed, list_place
-from etl.slices.lineage import finished_slices
+from etl.slices.history import finished_slices
 from etl.slices.manifest import table_file
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage.place import Place

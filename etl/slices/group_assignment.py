@@ -13,7 +13,7 @@ import numpy as np
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.history import Bools
 from etl.slices.images import FREE, Images, Splits
 from etl.values import MAX_NAMED, name_some

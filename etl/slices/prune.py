@@ -15,7 +15,7 @@ from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
-from etl.slices.lineage import finished_at, finished_slices, lineage_ends
+from etl.slices.history import finished_at, finished_slices, lineage_ends
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,

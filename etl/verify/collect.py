@@ -16,7 +16,7 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.erased import read_record
 from etl.partition.config import SOURCE_SPLIT
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.history import RETIRED_TABLES, Bits, SplitHistory, find, split_numbers
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
