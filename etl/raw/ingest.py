@@ -23,9 +23,8 @@ from etl.raw.packs import copy_to_packs, list_in_place, publish_removed, require
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
 from etl.sources.base import SOURCE_OPTIONS, Columns, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
 from etl.sources.detect import open_source
-from etl.sources.fields import known_columns, read_classes
+from etl.sources.fields import PARQUET_NAMES, is_visible, known_columns, read_classes
 from etl.sources.file_list import csv_rows
-from etl.sources.names import PARQUET_NAMES, is_visible
 from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of

@@ -23,8 +23,7 @@ from etl.slices.plan import Plan
 from etl.storage.place import Place
 from etl.verify.expected import marker_findings, statistics_findings
 from etl.verify.findings import MAX_KEYS, Finding, KeyFault, KeyFindings, Outcome, What, marker_fault, table_difference
-from etl.verify.join import CONTENTS, RETIRED_KEYS, Reconciler, key_buckets
-from etl.verify.result import LineResult, read_rows
+from etl.verify.join import CONTENTS, RETIRED_KEYS, LineResult, Reconciler, key_buckets, read_rows
 from etl.verify.target import Line, Target
 
 DUPLICATES_FILE = "duplicates.parquet"

@@ -16,7 +16,7 @@ from etl.formats.records import index_bytes, read_records
 from etl.slices.writer import blocks_place, facts_place, write_slice
 from etl.storage.place import Place, open_place
 from etl.verify.findings import What
-from etl.verify.result import LineResult
+from etl.verify.join import LineResult
 from etl.verify.task import check_slice
 from tests.lib.commands import flip_bit
 
