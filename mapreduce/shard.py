@@ -5,7 +5,7 @@
 
 The MapReduce shuffle is the global shuffle: a mapper's line names a part, each of whose records it sends to its slice
 under a seeded key, and the reducer of a slice writes the records in the order in which they arrive. Nothing is decoded.
-`mapreduce.shuffle.transport` decides in which form a record is sent.
+`mapreduce.jobs.transport` decides in which form a record is sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes, open_place
 from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
-from mapreduce.shuffle.transport import (
+from mapreduce.jobs.transport import (
     COLUMNS,
     PARTITIONER,
     PROPERTIES,

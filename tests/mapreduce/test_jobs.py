@@ -19,8 +19,8 @@ from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
+from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
-from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, failed, flip_bit, ringslice, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -156,7 +156,7 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
 
 @pytest.mark.integration
 def test_a_damaged_pack_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Of parts: shuffle/test_transport.py."""
+    """Of parts: jobs/test_transport.py."""
     root = ingest(make_tree({"a": 9}), tmp_path / "root")
     flip_bit(root / "raw/packs/pack-00000.tar", 600)
     for runner in ("inline", "local"):
