@@ -104,7 +104,7 @@ class EntryTable:
 def publish_named(
     folder: Place, below: str, staging: Place, table: pa.Table, digits: int | None = None
 ) -> dict[str, Any]:
-    """Publish a table, named by so many digits of its SHA-256 (None: all), in the folder ``below`` a stage's ``folder``.
+    """Publish a table in the folder ``below`` a stage's, named by so many digits of its SHA-256 (None: all).
 
     Returns what a marker records of it.
     """
