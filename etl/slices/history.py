@@ -26,6 +26,7 @@ from etl.formats import parquet_tables, schemas
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.shares import Integers
 from etl.slices.manifest import read_manifest, table_file
+from etl.sources.fields import read_lines
 from etl.stages.layout import (
     is_folder_name,
     slices_below,
@@ -171,19 +172,8 @@ def removed_keys(folder: Place) -> list[str]:
 
 
 def read_keys(place: Place, option: str = "--remove") -> list[str]:
-    """The keys in a text file of one on each line, sorted, each once; a byte order mark is skipped.
-
-    Raises UsageError if it is not such a file.
-    """
-    wrong = {"NotFound": "there is no such file", "Directory": "it is a folder"}.get(place.info().type.name, "")
-    text = ""
-    try:
-        text = "" if wrong else place.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        wrong = "it is not text"
-    if wrong:
-        raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
-    return sorted({line.rstrip("\r") for line in text.split("\n") if line.rstrip("\r")})
+    """The keys in a text file of one on each line, sorted, each once. Raises UsageError if it is not such a file."""
+    return sorted({line for line in read_lines(place, option, "a key") if line})
 
 
 def list_sha256(keys: Iterable[str]) -> str:

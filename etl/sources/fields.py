@@ -76,17 +76,25 @@ def checked_split(value: str | None, where: str) -> str | None:
     return SPLITS_BY_WORD[word]
 
 
+def read_lines(place: Place, option: str, what: str) -> list[str]:
+    """The lines of the text file that a user names by ``option``, without a byte order mark.
+
+    Raises UsageError if it is not a file in UTF-8; ``what`` is what a line should have.
+    """
+    if place.info().type != fs.FileType.File:
+        raise UsageError(f"{option} {place}: no such file; give a text file with {what} on each line")
+    try:
+        return [line.rstrip("\r") for line in place.read_bytes().decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
 def read_classes(place: Place) -> tuple[str, ...]:
     """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
 
     Raises UsageError if there is no such file, no name in it, or a name twice.
     """
-    if place.info().type != fs.FileType.File:
-        raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
-    try:
-        names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--classes {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    names = [name for line in read_lines(place, "--classes", "the name of a class") if (name := line.strip())]
     if not names:
         raise UsageError(f"--classes {place} has no name in it; give the name of a class on each line")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
