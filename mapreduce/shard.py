@@ -19,7 +19,7 @@ from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
 from etl.slices.history import find_parent, lineage_of
-from etl.slices.manifest import build_manifest
+from etl.slices.manifest import build_manifest, facts_place
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
     Plan,
@@ -27,7 +27,7 @@ from etl.slices.plan import (
     is_done_before,
     make_plan,
 )
-from etl.slices.writer import facts_place, order_key, slice_names, write_slice
+from etl.slices.writer import order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
