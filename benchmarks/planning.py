@@ -27,14 +27,13 @@ from etl.formats import parquet_tables, schemas
 from etl.options.click_command import option_values
 from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES, parse_split
-from etl.slices.lineage import FIRST, ParentSlices, find_parent
+from etl.slices.history import FIRST, ParentSlices, find_parent
 from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, SLICES_FORMAT, normalized_stage, slices_stage
 from etl.storage.place import json_bytes, open_place, with_checksum
-from etl.verify.join import RETIRED_KEYS, Reconciler
-from etl.verify.result import LineResult, read_rows
+from etl.verify.join import RETIRED_KEYS, LineResult, Reconciler, read_rows
 from etl.verify.target import LINE_IMAGES
 from lib.command import COUNT, benchmark
 from lib.memory import own_memory

@@ -1,7 +1,7 @@
 """The MapReduce jobs: one MRJob per file, each an mrjob script that also runs alone; and the command ``ringslice``.
 
-Only job scripts and the command belong at this level. What every job needs is in `mapreduce.jobs`, what travels between
-mappers and reducers in `mapreduce.shuffle`, formats of files in `etl`. Nothing here imports TensorFlow or Horovod."""
+Only job scripts and the command belong at this level. What every job needs, and what travels between mappers
+and reducers, is in `mapreduce.jobs`, formats of files in `etl`. Nothing here imports TensorFlow or Horovod."""
 
 import sys
 import warnings

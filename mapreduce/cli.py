@@ -12,7 +12,6 @@ from etl.doctor.command import GROUPS, diagnose
 from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
-from etl.inspection.command import inspect_slice
 from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,
@@ -34,6 +33,7 @@ from etl.slices.prune import prune as run_prune
 from etl.stages.layout import is_root
 from etl.stages.summary import Summary
 from etl.storage.place import Place, default_data_place, open_place
+from etl.verify.inspection import inspect_slice
 
 if TYPE_CHECKING:
     from mapreduce.jobs.stage_job import Show, StageJob

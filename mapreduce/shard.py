@@ -5,7 +5,7 @@
 
 The MapReduce shuffle is the global shuffle: a mapper's line names a part, each of whose records it sends to its slice
 under a seeded key, and the reducer of a slice writes the records in the order in which they arrive. Nothing is decoded.
-`mapreduce.shuffle.transport` decides in which form a record is sent.
+`mapreduce.jobs.transport` decides in which form a record is sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from etl.options.stage_options import SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.lineage import find_parent, lineage_of
-from etl.slices.manifest import build_manifest
+from etl.slices.history import find_parent, lineage_of
+from etl.slices.manifest import build_manifest, facts_place
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
     Plan,
@@ -27,7 +27,7 @@ from etl.slices.plan import (
     is_done_before,
     make_plan,
 )
-from etl.slices.writer import facts_place, order_key, slice_names, write_slice
+from etl.slices.writer import order_key, slice_names, write_slice
 from etl.stages.layout import normalized_stage, slices_stage
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
@@ -36,7 +36,7 @@ from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes, open_place
 from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
-from mapreduce.shuffle.transport import (
+from mapreduce.jobs.transport import (
     COLUMNS,
     PARTITIONER,
     PROPERTIES,

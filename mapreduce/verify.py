@@ -23,9 +23,8 @@ from etl.storage.atomic import replace_file, withdraw
 from etl.storage.place import open_place
 from etl.verify.collect import DUPLICATES_FILE, Collected
 from etl.verify.findings import Outcome
-from etl.verify.join import DUPLICATES
+from etl.verify.join import DUPLICATES, result_place
 from etl.verify.repair import Repair
-from etl.verify.result import result_place
 from etl.verify.target import SLICES, Target
 from etl.verify.task import check_line
 from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks

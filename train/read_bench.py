@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
-from etl.options.click_command import add_options, invoke
-from etl.options.stage_options import ENVIRONMENT_OPTIONS, JSON, READ_BENCH_OPTIONS
+from etl.options.click_command import COUNTS, SECONDS, add_options, invoke
+from etl.options.stage_options import ENVIRONMENT_OPTIONS, JSON, NAME
 from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
@@ -36,7 +36,19 @@ COLUMNS = {  # as programs and as people read them
     epilog="Example: ringslice read-bench hdfs://namenode:8020/datasets/flowers --slices-at-once 1,8",
 )
 @click.argument("root", default=default_data_place)
-@add_options(*READ_BENCH_OPTIONS, JSON, *ENVIRONMENT_OPTIONS)
+@add_options(NAME)
+@click.option(
+    "--slices-at-once",
+    type=COUNTS,
+    metavar=COUNTS.metavar,
+    default="1,2,4,8",
+    show_default=True,
+    help="Number of slices that are read in parallel; several numbers separated by commas are measured one by one.",
+)
+@click.option(
+    "--seconds", type=SECONDS, metavar="X", default=3, show_default=True, help="Duration of each measurement."
+)
+@add_options(JSON, *ENVIRONMENT_OPTIONS)
 def command(root: str, name: str, slices_at_once: tuple[int, ...], seconds: float, json: bool) -> None:
     """Measure read throughput of training slices: raw, as records in TensorFlow, and decoded.
 

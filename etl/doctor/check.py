@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from etl.errors import ERROR_PREFIX, EnvironmentFailure, explain
-from etl.hadoop.site_config import SITE_VARIABLES
 from etl.storage.hdfs_settings import HdfsSettings
 from etl.storage.place import open_place
 
@@ -44,20 +43,6 @@ class Context:
         self.settings = HdfsSettings.from_environment()
         with suppress(EnvironmentFailure, OSError):  # of the site's configuration, which has a check of its own
             open_place(self.uri)
-
-    @property
-    def has_site(self) -> bool:
-        """True if this machine is configured for a Hadoop site."""
-        return any(os.environ.get(name) for name in SITE_VARIABLES)
-
-    @property
-    def is_on_hdfs(self) -> bool:
-        """True if the place is one of HDFS."""
-        return self.uri.lower().startswith("hdfs:")
-
-    def has_passed(self, name: str) -> bool:
-        """True if the check of this name was run and did not fail."""
-        return self.states.get(name) in (OK, WARNING)
 
 
 def run(

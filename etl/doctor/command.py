@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 
-from etl.doctor.check import WARNING, Check, Context, Skipped, run, run_checks, run_python
+from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_checks, run_python
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import (
     SITE_FILES,
+    SITE_VARIABLES,
     configuration_folder,
     hadoop_command,
     java_home,
@@ -56,8 +57,9 @@ def _checks(context: Context) -> Iterator[Check]:
 
     A missing Java is a failure if there is a site, or HDFS is reached by libhdfs; hdfs-native needs none.
     """
-    has_site, built = context.has_site, dict[str, bool]()
-    needs_java = has_site or (context.is_on_hdfs and context.settings.driver == LIBHDFS)
+    built = dict[str, bool]()
+    has_site = any(os.environ.get(name) for name in SITE_VARIABLES)
+    needs_java = has_site or (context.uri.lower().startswith("hdfs:") and context.settings.driver == LIBHDFS)
     yield "python", "version", lambda: f"{sys.version.split()[0]} ({sys.executable})"
     yield "python", "packages", _packages
     yield "hadoop", "configuration", _configuration
@@ -65,7 +67,7 @@ def _checks(context: Context) -> Iterator[Check]:
     yield "hadoop", "hadoop program", lambda: _or_skipped(hadoop_command, has_site)
     yield "storage", "files", lambda: _files(context)
     yield "yarn", "ResourceManager", lambda: _resource_manager(context)
-    if context.has_passed("ResourceManager"):
+    if context.states.get("ResourceManager") in (OK, WARNING):
         yield "yarn", "nodes", _nodes
         yield (
             "yarn",

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from etl.erase.find import Found, find_images, has_parts
-from etl.erase.repack import repack
+from etl.erase.images import Found, find_images, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
-from etl.slices.history import read_keys
-from etl.slices.lineage import lineage_ends
+from etl.slices.history import lineage_ends, read_keys
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
     erasure_stage,

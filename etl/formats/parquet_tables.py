@@ -120,7 +120,7 @@ class TableBuilder:
 
 def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
     """The table in this Parquet file. Raises DataError where it cannot be read as one, or has not these ``columns``."""
-    with _reading(place) as source:
+    with reading(place) as source:
         table = _read_whole(source, columns)
         _require_columns(columns, table.column_names)
         return table.select(columns) if columns else table
@@ -138,7 +138,7 @@ def _require_columns(columns: Sequence[str] | None, there: Sequence[str]) -> Non
 
 def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
-    with _reading(place) as source:
+    with reading(place) as source:
         file = pq.ParquetFile(source)
         _require_columns(columns, file.schema_arrow.names)
         for group in range(file.num_row_groups):
@@ -150,7 +150,7 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
     Raises DataError if it cannot be read, or has fewer rows.
     """
-    with _reading(place) as source:
+    with reading(place) as source:
         file = pq.ParquetFile(source)
         groups: list[int] = []
         first = passed = 0
@@ -169,13 +169,13 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
 def read_facts(place: Place) -> dict[str, Any]:
     """What `write_table` was given as facts. Raises DataError where there is nothing of that kind."""
-    with _reading(place) as source:
+    with reading(place) as source:
         return _facts_in(pq.read_schema(source))
 
 
 def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
     """What `write_table` was given. Raises DataError where there is nothing of that kind."""
-    with _reading(place) as source:
+    with reading(place) as source:
         table = _read_whole(source)
         return table, _facts_in(table.schema)
 
@@ -194,15 +194,17 @@ def _facts_in(schema: pa.Schema) -> dict[str, Any]:
 
 
 @contextmanager
-def _reading(place: Place) -> Iterator[pa.NativeFile]:
-    with place.open_input() as source:
+def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterator[pa.NativeFile]:
+    """The file, open. Errors of Arrow in this context become a DataError with the ``fault`` and the ``remedy``."""
+    with place.filesystem.explaining(place.path), place.open_input() as source:
         try:
             yield source
-        except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
                 raise
             if "Failed to launch worker thread" in str(error):
                 raise EnvironmentFailure(
                     f"{place}: no thread can be started to read it (raise ulimit -v, -u)"
                 ) from None
-            raise DataError(f"{place} is damaged: {(str(error) or 'empty').splitlines()[0]}") from None
+            what = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+            raise DataError(f"{place} {fault}: {what}{remedy}") from None

@@ -141,18 +141,11 @@ class ResourceManager:
             answer = self._ask_master(application, f"jobs/{job}/tasks/{task['id']}/attempts")
             for attempt in (answer.get("taskAttempts") or {}).get("taskAttempt", []):
                 if attempt["state"] in ("FAILED", "KILLED") and attempt["id"] not in known:
-                    found.append(self._failed(attempt))
+                    node = attempt.get("nodeHttpAddress", "")
+                    errors = _container_error_output(node, attempt.get("assignedContainerId", ""))
+                    diagnostics = attempt.get("diagnostics", "")
+                    found.append(FailedAttempt(attempt["id"], attempt["state"], node, diagnostics, errors))
         return found
-
-    def _failed(self, attempt: dict[str, Any]) -> FailedAttempt:
-        node, container = attempt.get("nodeHttpAddress", ""), attempt.get("assignedContainerId", "")
-        return FailedAttempt(
-            attempt["id"],
-            attempt["state"],
-            node,
-            attempt.get("diagnostics", ""),
-            _container_error_output(node, container),
-        )
 
     def _ask_master(self, application: str, path: str) -> dict[str, Any]:
         try:

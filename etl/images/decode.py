@@ -5,13 +5,12 @@ as Adobe's programs store it, whether Adobe's segment is there or not: so do Pil
 Floating-point and 32-bit samples have no range that a file would tell, and are rejected rather than guessed.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
+from etl.images.config import NormalizeConfig
 from etl.images.containers.jpeg import without_gaps, without_profile
 from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
@@ -32,18 +31,6 @@ _GAP = "extraneous bytes before marker"  # possibly between header segments, whe
 _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture was not decoded then
 
 
-@dataclass(frozen=True)
-class DecodeOptions:
-    """``color`` is gray or rgb; ``background`` (red, green, blue) is shown where the image is transparent.
-
-    A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``.
-    """
-
-    color: str
-    background: tuple[int, int, int]
-    least: Size
-
-
 def upright_size(header: Header) -> Size:
     """Return the size of the picture after it is turned upright."""
     stored = Size(header.height, header.width)
@@ -55,18 +42,19 @@ def mirrored(orientation: int) -> tuple[bool, bool]:
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
-def decode(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
-    """Decode the first picture of an image file, whose header is ``header``.
+def decode(data: bytes, header: Header, config: NormalizeConfig, least: Size) -> Pixels | Reject:
+    """Decode the first picture of an image file, whose header is ``header``, with colour and background of ``config``.
 
-    Returns uint8 of shape (height, width, channels), C-contiguous.
+    A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``. Returns uint8 of
+    shape (height, width, channels), C-contiguous.
     """
     try:
         if header.format == PNM and header.offset:
-            pixels: Pixels | Reject = _plain_pixels(data, header, options)
+            pixels: Pixels | Reject = _plain_pixels(data, header, config)
         elif header.format == JPEG and header.components in _SPACES:
-            pixels = _decode_jpeg(data, header, options)
+            pixels = _decode_jpeg(data, header, config, least)
         else:
-            pixels = _decode_by_pillow(data, header, options)
+            pixels = _decode_by_pillow(data, header, config)
     except Exception as error:
         pixels = reject_for(error, data, header.format)
     if isinstance(pixels, Reject):
@@ -81,44 +69,44 @@ def _require_memory(header: Header) -> None:
     np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
 
 
-def _plain_pixels(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
+def _plain_pixels(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
     shape = (header.height, header.width, header.components)
     size = header.height * header.width * header.components
     if len(data) < header.offset + size:
         return Reject(Reason.TRUNCATED, f"{len(data) - header.offset} bytes of pixels, {size} were promised")
     pixels = np.frombuffer(data, np.uint8, size, header.offset).reshape(shape)
-    same = header.components == (1 if options.color == GRAY else 3)
-    return pixels if same else _finish(_as_image(pixels), b"", options)
+    same = header.components == (1 if config.color == GRAY else 3)
+    return pixels if same else _finish(_as_image(pixels), b"", config)
 
 
-def _decode_jpeg(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
+def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, least: Size) -> Pixels | Reject:
     space = _SPACES[header.components]
-    if space == "RGB" and options.color == GRAY and not header.profile:
+    if space == "RGB" and config.color == GRAY and not header.profile:
         space = "GRAY"
-    height, width = _least_decoded(header, options)
+    height, width = _least_decoded(header, least)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
     except ValueError as error:
         if _BAD_PROFILE in str(error) and len(without := without_profile(data)) < len(data):
-            return _decode_jpeg(without, header, options)
+            return _decode_jpeg(without, header, config, least)
         if _GAP in str(error) and len(without := without_gaps(data)) < len(data):
-            return _decode_jpeg(without, header, options)
+            return _decode_jpeg(without, header, config, least)
         if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
             return reject_for(error, data, JPEG)
-        return _decode_by_pillow(data, header, options)
+        return _decode_by_pillow(data, header, config)
     if space == "CMYK":
         pixels = np.invert(pixels)
-    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[options.color]:
+    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[config.color]:
         return pixels
-    return _finish(_as_image(pixels), header.profile, options)
+    return _finish(_as_image(pixels), header.profile, config)
 
 
-def _least_decoded(header: Header, options: DecodeOptions) -> Size:
+def _least_decoded(header: Header, least: Size) -> Size:
     """Return the minimum size to decode, as stored; (0, 0) for the whole size if libjpeg has no smaller one.
 
     It scales by eighths. An attempt that changes nothing takes a tenth of the time of decoding.
     """
-    least = Size(*options.least[::-1]) if header.orientation >= TURNED else options.least
+    least = Size(*least[::-1]) if header.orientation >= TURNED else least
     less = 8 * least.height <= 7 * header.height and 8 * least.width <= 7 * header.width
     return least if less else Size(0, 0)
 
@@ -128,22 +116,22 @@ def _as_image(pixels: Pixels) -> Image.Image:
     return Image.frombuffer({1: "L", 3: "RGB", 4: "CMYK"}[channels], (width, height), pixels)
 
 
-def _decode_by_pillow(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
+def _decode_by_pillow(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
     with opened(data, header.format) as image:
         known = load_known(image, data, header.format)
         profile = header.profile or image.info.get("icc_profile") or b""
-    return known if isinstance(known, Reject) else _finish(known, profile, options)
+    return known if isinstance(known, Reject) else _finish(known, profile, config)
 
 
-def _finish(image: Image.Image, profile: bytes, options: DecodeOptions) -> Pixels:
+def _finish(image: Image.Image, profile: bytes, config: NormalizeConfig) -> Pixels:
     """Apply palette, profile and transparency, and convert to the colours of ``options``; by bands, to save memory."""
-    pixels = np.empty((image.height, image.width, 1 if options.color == GRAY else 3), np.uint8)
+    pixels = np.empty((image.height, image.width, 1 if config.color == GRAY else 3), np.uint8)
     for top, band in bands(image):
-        pixels[top : top + band.height] = _finish_band(band, profile, options)
+        pixels[top : top + band.height] = _finish_band(band, profile, config)
     return pixels
 
 
-def _finish_band(image: Image.Image, profile: bytes, options: DecodeOptions) -> Pixels:
+def _finish_band(image: Image.Image, profile: bytes, config: NormalizeConfig) -> Pixels:
     alpha = None
     if image.has_transparency_data:
         image = image.convert("LA" if image.mode in ("1", "L", "LA") else "RGBA")  # gray may have a gray profile
@@ -153,10 +141,10 @@ def _finish_band(image: Image.Image, profile: bytes, options: DecodeOptions) -> 
     if profile:
         image = to_srgb(image, profile)
     if alpha is not None:
-        canvas = Image.new("RGB", image.size, options.background)
+        canvas = Image.new("RGB", image.size, config.background)
         canvas.paste(image, mask=alpha)
         image = canvas
-    mode = _MODES[options.color]
+    mode = _MODES[config.color]
     if image.mode != mode:
         image = image.convert(mode)
     return np.asarray(image).reshape(image.height, image.width, len(image.getbands()))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from etl.images.config import FLOATS, JPEG, PNG, NormalizeConfig
 from etl.images.containers.jpeg import is_last_scan
-from etl.images.decode import GRAY, DecodeOptions, decode, mirrored, upright_size
+from etl.images.decode import GRAY, decode, mirrored, upright_size
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
 from etl.images.resize import apply_plan
@@ -44,7 +44,7 @@ def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> N
     plan = make_plan(upright_size(header), Size(config.height, config.width), config.fit, config.only_shrink)
     if too_large := _check_canvas(plan.canvas, config):
         return too_large
-    decoded = decode(data, header, DecodeOptions(config.color, config.background, plan.least_source(SPARE)))
+    decoded = decode(data, header, config, plan.least_source(SPARE))
     if isinstance(decoded, Reject):
         return decoded
     found = Size(*decoded.shape[:2])

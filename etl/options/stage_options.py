@@ -15,7 +15,6 @@ from etl.options.click_command import (
     BYTES,
     COLOR,
     COUNT,
-    COUNTS,
     FRACTION,
     INTEGER,
     NUMBERS,
@@ -301,14 +300,4 @@ VERIFY_OPTIONS = (
         "Rebuild damaged or missing files, to the same bytes, from ROOT/normalized and raw; then check again.",
     ),
     _value("--to", "PLACE", "Output folder, if ROOT is read-only. Default: ROOT/verified/NAME."),
-)
-READ_BENCH_OPTIONS = (
-    NAME,
-    _value(
-        "--slices-at-once",
-        COUNTS,
-        "Number of slices that are read in parallel; several numbers separated by commas are measured one by one.",
-        default="1,2,4,8",
-    ),
-    _value("--seconds", SECONDS, "Duration of each measurement.", default=3),
 )

@@ -10,11 +10,8 @@ from etl.errors import DataError, UsageError
 SPLIT_NAMES = ("train", "validation", "test")
 
 DEFAULT_SPLIT = "train=0.8,validation=0.1,test=0.1"
-
 SOURCE_SPLIT = "source"
-
 REST = "rest"
-
 EXPONENT_CHARACTERS = 4  # of a fraction such as 1e-3: with more it has ten thousand digits and takes long to compute
 
 Fractions = dict[str, Fraction]

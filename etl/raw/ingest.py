@@ -20,12 +20,11 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.raw.packs import copy_to_packs, list_in_place, publish_removed, require_same_storage
-from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
+from etl.raw.source_diff import VERSIONS_FILE, Comparison, compare, has_known_versions, versions_bytes
 from etl.sources.base import SOURCE_OPTIONS, Columns, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
 from etl.sources.detect import open_source
-from etl.sources.fields import known_columns, read_classes
+from etl.sources.fields import PARQUET_NAMES, is_visible, known_columns, read_classes
 from etl.sources.file_list import csv_rows
-from etl.sources.names import PARQUET_NAMES, is_visible
 from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of
@@ -71,7 +70,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": config | ({"classes": listed} if grown else {})})
         looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
-        found = compare(source, root, parent, Versions.read(stage, source.images)) if looked else SAME
+        found = compare(source, root, parent, stage) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
             identity["input"] = parent.marker["input"]  # in another order the images are the same

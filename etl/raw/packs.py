@@ -21,9 +21,9 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
 from etl.sources.base import Content, LargeFile, Source, SourceImage
-from etl.stages.marker import fingerprint_of
+from etl.stages.marker import publish_named
 from etl.stages.run import Run
-from etl.storage.atomic import OutputFile, publish_bytes, publishing
+from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place, open_place
 from etl.threads import in_threads
 
@@ -272,12 +272,7 @@ class Removed:
 
 
 def publish_removed(raw: Place, staging: Place, table: pa.Table) -> dict[str, Any] | None:
-    """Publish a table of removed rows (`etl.formats.schemas.REMOVED`), named by its content; returns its entry for
-    markers, None if it is empty."""
-    if not table.num_rows:
-        return None
-    data = parquet_tables.table_bytes(table)
-    sha256 = fingerprint_of(data)
-    file = f"{REMOVED_FOLDER}/{sha256[:16]}.parquet"
-    publish_bytes(raw / file, staging, data)
-    return {"file": file, "rows": table.num_rows, "sha256": sha256}
+    """Publish a table of removed rows (`etl.formats.schemas.REMOVED`); returns its entry for markers, None if it is
+    empty.
+    """
+    return publish_named(raw, REMOVED_FOLDER, staging, table, digits=16) if table.num_rows else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,26 +62,20 @@ def _first_of_each(held: Integers) -> npt.NDArray[np.bool_]:
     return first & (held != NO_IMAGE)
 
 
-@dataclass(frozen=True)
-class Versions:
-    """For images in ``packs``, whether the file of each still has its recorded version: bool of shape (images,)."""
-
-    packs: frozenset[str]
-    same: Mask
-
-    @classmethod
-    def read(cls, stage: Stage, images: Sequence[SourceImage]) -> Self:
-        """The recorded versions of these images; none if the file is missing or damaged."""
-        place = stage.folder / VERSIONS_FILE
-        try:
-            facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
-        except (DataError, FileNotFoundError):
-            return cls(frozenset(), np.zeros(len(images), dtype=np.bool_))
-        generation = stage.find_generation(facts["generation"])
-        packs = frozenset(generation.entries.column("name")) if generation else frozenset()
-        rows = pc.index_in(_keys(images), value_set=table["key"])
-        same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
-        return cls(packs, same.to_numpy(zero_copy_only=False))
+def _unchanged(stage: Stage, images: Sequence[SourceImage]) -> tuple[frozenset[str], Mask]:
+    """Packs whose images have recorded versions, and whether the file of each of these ``images`` still has its own:
+    bool of shape (images,). None and False if the record is missing or damaged.
+    """
+    place = stage.folder / VERSIONS_FILE
+    try:
+        facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
+    except (DataError, FileNotFoundError):
+        return frozenset(), np.zeros(len(images), dtype=np.bool_)
+    generation = stage.find_generation(facts["generation"])
+    packs = frozenset(generation.entries.column("name")) if generation else frozenset()
+    rows = pc.index_in(_keys(images), value_set=table["key"])
+    same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
+    return packs, same.to_numpy(zero_copy_only=False)
 
 
 def has_known_versions(stage: Stage, listing: str, generation: str) -> bool:
@@ -142,8 +136,8 @@ class Comparison:
             )
 
 
-def compare(source: Source, root: Place, parent: Generation, versions: Versions) -> Comparison:
-    """Compare ``source`` with the packs of ``parent``, of raw. Raises DataError if a list is damaged."""
+def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Comparison:
+    """Compare ``source`` with the packs of a generation of ``stage``. Raises DataError if a list is damaged."""
     packs = list(parent.entries)
     bounds = np.cumsum([0, *(pack["images"] for pack in packs)])
     rows = _read_lists(root / "raw", packs)
@@ -151,9 +145,9 @@ def compare(source: Source, root: Place, parent: Generation, versions: Versions)
     found = pc.index_in(rows["key"], value_set=_keys(source.images)).fill_null(NO_IMAGE).to_numpy()
     is_found = live & (found != NO_IMAGE)
     held = np.where(is_found & _has_same_facts(rows, source.images, found), found, NO_IMAGE)
-    is_of_versions = np.array([pack["name"] in versions.packs for pack in packs], np.bool_)
-    has_versions = np.repeat(is_of_versions, np.diff(bounds))
-    unsure = (held != NO_IMAGE) & ~(has_versions & versions.same[held])
+    recorded, same = _unchanged(stage, source.images)
+    is_recorded = np.array([pack["name"] in recorded for pack in packs], np.bool_)
+    unsure = (held != NO_IMAGE) & ~(np.repeat(is_recorded, np.diff(bounds)) & same[held])
     if parent.marker["config"]["in_place"]:
         held = _without_changed_files(source, packs, bounds, held, unsure)
     elif unsure.any():

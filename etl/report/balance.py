@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.report.charts import DIFFERENCES, Cells, Chart, Curve, bar_chart, heatmap, line_chart
+from etl.report.charts import Chart, Curve, bar_chart, line_chart
 from etl.slices.manifest import slices_of
 
 MAX_CLASSES = 50  # with more, a page shows the largest and the smallest
@@ -101,17 +101,3 @@ def ranked_chart(title: str, x_label: str, numbers: Mapping[str, Sequence[float]
     if max(map(len, numbers.values()), default=0) <= MAX_BARS:
         return bar_chart(title, x_label, curves, "{:,.6g}".format)
     return line_chart(title, x_label, curves, "{:,.6g}".format, from_zero=True)
-
-
-def class_map(counts: Counts, classes: Sequence[str], slices: Sequence[tuple[str, str]]) -> Chart:
-    """Examples by class and slice: ``counts`` of shape (classes, slices); ``slices`` are (split, label).
-
-    The colour is the distance from the class's mean over the slices of the split.
-    """
-    above = counts.astype(np.float64)
-    for split in dict.fromkeys(split for split, _ in slices):
-        own = [number for number, (each, _) in enumerate(slices) if each == split]
-        above[:, own] -= above[:, own].mean(axis=1, keepdims=True)
-    cells = Cells(above, classes, [label for _, label in slices], counts, DIFFERENCES)
-    caption = "Each class (rows) on each slice (columns): examples above or below the class's mean in the split."
-    return heatmap("Classes on slices", ("slice", "class"), cells, caption)

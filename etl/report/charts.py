@@ -51,14 +51,13 @@ _STYLE: Any = {
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans'")
 BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
-AROUND = LinearSegmentedColormap.from_list("around", ["#2a7f8f", "#b9dde0", "#f4f5f7", "#f3cfa6", "#c4602b"])
 FEW_POINTS = 30  # that are marked
 BAR_GROUP = 0.8  # width of the bars at one number of the axis
 MAX_CURVES = 4  # that a legend names
 MAX_NAMES = 60  # of rows or columns that can be read
 MAX_NUMBERED = 20  # rows or columns of a map whose numbers can be read
 NARROW_COLUMNS = 12
-SHARES, COUNTS, DIFFERENCES = "shares", "counts", "differences"  # what a map may show
+SHARES, COUNTS = "shares", "counts"  # what a map may show
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a map shows: ``values`` of shape (rows, columns), NaN for none, from 0 to 1 unless they ``are`` COUNTS or
-    DIFFERENCES. ``numbers`` are written into the cells if these are few.
+    """What a map shows: ``values`` of shape (rows, columns), NaN for none, from 0 to 1 unless they ``are`` COUNTS.
+
+    ``numbers`` are written into the cells if these are few.
     """
 
     values: npt.NDArray[np.float64]
@@ -108,11 +108,8 @@ class Cells:
     @property
     def scale(self) -> tuple[Colormap, Normalize, Formatter | None]:
         """The colours, the scale of the values, and how the colour bar writes them."""
-        most = float(np.nanmax(np.abs(self.values), initial=0))
-        if self.are == DIFFERENCES:
-            return AROUND, Normalize(-max(2.0, most), max(2.0, most)), None
         if self.are == COUNTS:
-            return BLUES, PowerNorm(0.5, 0, most), _thousands()
+            return BLUES, PowerNorm(0.5, 0, float(np.nanmax(self.values, initial=0))), _thousands()
         return BLUES, PowerNorm(0.5, 0, 1), PercentFormatter(1)
 
 

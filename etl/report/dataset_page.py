@@ -219,7 +219,7 @@ def _classes(manifest: Mapping[str, Any]) -> Facts:
 def _slices(manifest: Mapping[str, Any], by_slice: balance.Counts | None) -> Facts:
     slices = list(slices_of(manifest))
     labels = [(split, _label(each["name"])) for split, each in slices]
-    charts = [] if by_slice is None else [balance.class_map(by_slice, manifest["classes"], labels)]
+    charts = []
     for title, what, unit in (("Examples per slice", "records", 1), ("Megabytes per slice", "bytes", 10**6)):
         numbers = {name: [each[what] / unit for each in split["slices"]] for name, split in manifest["splits"].items()}
         charts.append(balance.ranked_chart(title, "slices, largest first", numbers))

@@ -1,8 +1,7 @@
 """Write a page from its template: check the place that it goes to; numbers, sizes, times and images as it has them."""
 
 import base64
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,38 +56,14 @@ def when(text: str | None) -> str:
     return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if text else "not known"
 
 
-def loss(value: float | None) -> str:
-    return UNKNOWN if value is None or math.isnan(value) else f"{value:.4f}"
+Filters = Mapping[str, Callable[..., str]]
+FILTERS: Filters = {each.__name__: each for each in (count, size, percent, short, when)}
 
 
-def accuracy(value: float | None) -> str:
-    return UNKNOWN if value is None or math.isnan(value) else f"{100 * value:.2f} %"
-
-
-def speed(value: float | None) -> str:
-    """Images or steps a second."""
-    return UNKNOWN if value is None or math.isnan(value) else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-FILTERS = {each.__name__: each for each in (count, size, percent, short, when, accuracy, milliseconds)}
-
-
-def publish(package: str, template: str, facts: Mapping[str, Any], file: Place) -> int:
+def publish(package: str, template: str, facts: Mapping[str, Any], file: Place, filters: Filters = FILTERS) -> int:
     """Write the page to ``file``, in place of one that exists; the same facts give the same bytes. Returns its size.
 
-    ``template`` is in ``package`` and may extend or import those of this package.
+    ``template`` is in ``package``, uses these ``filters``, and may extend or import those of this package.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("etl.report")]),
@@ -97,7 +72,7 @@ def publish(package: str, template: str, facts: Mapping[str, Any], file: Place) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= FILTERS
+    environment.filters |= filters
     page = environment.get_template(template).render(facts).encode()
     replace_bytes(file, file.parent, page)
     return len(page)

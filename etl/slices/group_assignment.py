@@ -13,7 +13,7 @@ import numpy as np
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.history import Bools
 from etl.slices.images import FREE, Images, Splits
 from etl.values import MAX_NAMED, name_some
@@ -82,13 +82,13 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     for number in free:
         name_of[units[number]] = min(name_of.get(units[number], names[number]), names[number])
     for number in free:
-        won = _winner(units[number], strong, weak)
-        of_group[number] = (
-            won if won != FREE else SPLIT_NAMES.index(split_of_group(name_of[units[number]], fractions, seed))
-        )
+        unit = units[number]
+        votes = strong[unit] if strong[unit].any() else weak[unit]
+        by_hash = split_of_group(name_of[unit], fractions, seed)
+        of_group[number] = votes.argmax() if votes.any() else SPLIT_NAMES.index(by_hash)
     of_shared = np.full(int(cluster.max(initial=-1)) + 1, FREE, dtype=np.int8)
     for content, groups in shared.items():
-        of_shared[content] = _majority([int(of_group[each]) for each in groups])
+        of_shared[content] = np.bincount(of_group[groups]).argmax()
     by_group = np.where(of_shared[cluster] != FREE, of_shared[cluster], of_group[group])
     splits = np.full(len(images.live), FREE, dtype=np.int8)
     splits[live] = np.where(by_content != FREE, by_content, by_group)
@@ -123,15 +123,6 @@ def _units(of_group: Splits, shared: dict[int, list[int]]) -> Integers:
             one, other = sorted((find(free[0]), find(each)))
             units[other] = one
     return np.array([find(number) for number in range(len(units))], dtype=np.int64)
-
-
-def _winner(unit: int, *votes: Integers) -> int:
-    """The split with most of the first ``votes`` (units, splits) that the unit has any of; `FREE` if it has none."""
-    return next((int(each[unit].argmax()) for each in votes if each[unit].any()), FREE)
-
-
-def _majority(splits: Sequence[int]) -> int:
-    return max(sorted(set(splits)), key=splits.count)
 
 
 def split_of_group(group: str, fractions: Fractions, seed: int) -> str:

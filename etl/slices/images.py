@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from etl.errors import DataError, UsageError
 from etl.partition.config import ShardConfig
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.history import Bits, Bools, SplitHistory, find, split_numbers
 
 LEFT_OUT = -2

@@ -13,8 +13,8 @@ from etl.formats import parquet_tables, schemas
 from etl.images.config import FLOATS, NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import worker_of
-from etl.slices.writer import blocks_place, facts_place
 from etl.stages.layout import SLICES_FORMAT
+from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place, with_checksum
@@ -32,6 +32,16 @@ TABLES = {
 def table_file(name: str) -> str:
     """The file of the table with this name in `TABLES`, below the manifest."""
     return f"{name}.parquet"
+
+
+def facts_place(folder: Place, name: str) -> Place:
+    """Where a finished slice's rows and facts lie until the manifest is written."""
+    return folder / WORK_FOLDER / "slices" / f"{name.rpartition('/')[2]}.parquet"
+
+
+def blocks_place(folder: Place, name: str) -> Place:
+    """Where a finished slice's blocks are until the manifest is written."""
+    return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from etl.progress import log
 from etl.raw.packs import Removed
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.history import (
-    BYTE_ORDER_MARK,
+    NEWEST,
     RETIRED_TABLES,
+    ParentSlices,
     SplitHistory,
     find,
     list_sha256,
@@ -37,7 +38,6 @@ from etl.slices.history import (
     split_numbers,
 )
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.lineage import NEWEST, ParentSlices
 from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 from etl.stages.marker import Generation
@@ -114,8 +114,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     except GroupConflict as conflict:
         file = (root / "slices").make_folder() / f"{values['name']}.conflicts.txt"
         keys = "".join(f"{key}\n" for key in [*conflict.keys, *(listed or ())])
-        mark = BYTE_ORDER_MARK if keys.startswith(BYTE_ORDER_MARK) else ""  # the first one is skipped
-        replace_bytes(file, file.parent, f"{mark}{keys}".encode())
+        replace_bytes(file, file.parent, keys.encode())
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
     if listed:
         _report_unknown(listed, values["remove"], parent, plan.assignment)
@@ -200,10 +199,10 @@ def assign_rows(
 
 
 def _resolve_request(
-    asked: SplitRequest | str | None, normalized: Generation | None, group_by: str | None
+    asked: SplitRequest | str | None, normalized: Generation, group_by: str | None
 ) -> SplitRequest | None:
     """What is asked of the splits; None for the source's own, the default if every image has one."""
-    examples = normalized.entries.column("examples") if normalized and asked is None and group_by is None else None
+    examples = normalized.entries.column("examples") if asked is None and group_by is None else None
     if examples is not None and all(name for by_split in examples for name in by_split):
         return None
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked

@@ -9,13 +9,13 @@ deleted there. A prune that was killed may leave files in that folder; the next 
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
-from etl.slices.lineage import finished_at, finished_slices, lineage_ends
+from etl.slices.history import finished_at, finished_slices, lineage_ends
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,
@@ -122,17 +122,6 @@ def _read_record(file: Place) -> dict[str, Any]:
         raise DataError(f"{error}. Remove the file or the run, and run prune again") from None
 
 
-@dataclass
-class Freed:
-    """What was removed, or would be; runs and slices by name, with their bytes."""
-
-    runs: dict[str, int] = field(default_factory=dict)
-    slices: dict[str, int] = field(default_factory=dict)
-    generations: int = 0
-    files: int = 0
-    bytes: int = 0
-
-
 def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None = None) -> Summary:
     """Remove the runs that do not stay by ``runs`` (None: all do); then the finished slices that no run names, except
     the ``keep`` newest; then the generations of ``normalized`` and ``raw`` that nothing which stays was made from.
@@ -148,7 +137,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
         gone = [name for name in run_names(root) if name not in kept_runs]
         choose_slices(root, keep, gone)  # what is damaged is found before anything is removed
         pruner.remove_runs(gone)
-    stays = choose_slices(root, keep, pruner.freed.runs)
+    stays = choose_slices(root, keep, pruner.runs)
     for stage in finished_slices(root):
         if stage.folder.name not in stays:
             pruner.remove_slices(stage)
@@ -156,7 +145,8 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     inputs = pruner.remove_generations(normalized_stage(root), pruner.inputs_of_slices())
     pruner.remove_generations(raw_stage(root), inputs)
     kept = ({"kept_runs": kept_runs} if runs else {}) | {"kept_slices": stays}
-    removed = {f"removed_{name}": value for name, value in asdict(pruner.freed).items()}
+    counted = ("runs", "slices", "generations", "files", "bytes")
+    removed = {f"removed_{name}": getattr(pruner, name) for name in counted}
     return Summary("prune", str(root), False, kept | removed | {"dry_run": dry_run})
 
 
@@ -209,15 +199,21 @@ def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class _Pruner:
+    """Removes what is below ``root``, and counts it; runs and slices by name, with their bytes."""
+
     root: Place
     dry_run: bool
-    freed: Freed = field(default_factory=Freed)
+    runs: dict[str, int] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
+    generations: int = 0
+    files: int = 0
+    bytes: int = 0
 
     def remove_runs(self, names: list[str]) -> None:
         """Remove runs, each in one atomic step."""
         sizes = {name: _sizes(self.root / "runs" / name) for name in names}
         gone = names if self.dry_run else remove_runs(self.root, names)
-        self.freed.runs = {name: self._free(sizes[name]) for name in gone}
+        self.runs = {name: self._free(sizes[name]) for name in gone}
 
     def remove_slices(self, stage: Stage) -> None:
         """Remove finished slices, what their verification left, and their report if it is in the root."""
@@ -228,7 +224,7 @@ class _Pruner:
         if freed is None:
             return
         report = self.root / f"{name}-report.html"
-        self.freed.slices[name] = freed + (self._free(_sizes(report)) if report.exists() else 0)
+        self.slices[name] = freed + (self._free(_sizes(report)) if report.exists() else 0)
         if not self.dry_run:
             report.delete()
 
@@ -244,7 +240,7 @@ class _Pruner:
 
     def inputs_of_slices(self) -> set[str]:
         """The fingerprints of the ``normalized`` that the slices which stay, or are worked on, were made from."""
-        stay = [stage for stage in finished_slices(self.root) if stage.folder.name not in self.freed.slices]
+        stay = [stage for stage in finished_slices(self.root) if stage.folder.name not in self.slices]
         plans = [plan["identity"]["input"] for plan in _unfinished_plans(self.root)]
         return {*plans, *(stage.marker.read_json()["input"] for stage in stay)}
 
@@ -267,7 +263,7 @@ class _Pruner:
             return places
 
         self._delete(find, stage)
-        self.freed.generations += len(gone)
+        self.generations += len(gone)
         stay = [each.marker for each in stage.earlier_generations() if each.fingerprint not in gone]
         return planned | {marker["input"] for marker in [stage.read_marker(), *stay]}
 
@@ -295,8 +291,8 @@ class _Pruner:
     def _free(self, sizes: Iterable[int]) -> int:
         """Count files of these ``sizes`` as freed; returns their bytes."""
         listed = list(sizes)
-        self.freed.files += len(listed)
-        self.freed.bytes += sum(listed)
+        self.files += len(listed)
+        self.bytes += sum(listed)
         return sum(listed)
 
 

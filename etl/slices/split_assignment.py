@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
-from etl.partition.permutation import Integers, permute
-from etl.partition.shares import PartCounts, top_up
+from etl.partition.shares import Integers, PartCounts, permute, top_up
 from etl.slices.group_assignment import GroupConflict, assign_by_group, find_conflicts
 from etl.slices.history import Bits, Bools
 from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather

@@ -14,7 +14,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, parse
 from etl.formats.records import Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
-from etl.stages.names import WORK_FOLDER
+from etl.slices.manifest import blocks_place, facts_place
 from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place
 
@@ -46,16 +46,6 @@ def slice_names(slices: dict[str, int], workers: int = 1, groups: int = 1) -> li
 def order_key(key: str, seed: int) -> bytes:
     """Where an example comes within its slice: 32 hexadecimal digits of BLAKE2b (RFC 7693) over seed and key."""
     return hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=16).hexdigest().encode()
-
-
-def facts_place(folder: Place, name: str) -> Place:
-    """Where a finished slice's rows and facts lie until the manifest is written."""
-    return folder / WORK_FOLDER / "slices" / f"{name.rpartition('/')[2]}.parquet"
-
-
-def blocks_place(folder: Place, name: str) -> Place:
-    """Where a finished slice's blocks are until the manifest is written."""
-    return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
 
 
 class SliceScan:

@@ -19,9 +19,8 @@ from etl.sources.base import (
     change_error,
     reject_duplicates,
 )
-from etl.sources.fields import number_labels
+from etl.sources.fields import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, number_labels, split_of
 from etl.sources.folder import reject_wrong_level
-from etl.sources.names import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, split_of
 from etl.sources.tar_members import ByteRange, DecompressedFile, InnerArchive, Member, read_members
 from etl.sources.webdataset import MAX_TEXT_BYTES, Labelled, Labeller, Sample, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place

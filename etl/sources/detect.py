@@ -8,10 +8,10 @@ from pyarrow import fs
 from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
 from etl.sources.base import Source, SourceOptions, reject_unsupported_options
+from etl.sources.fields import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, is_description, is_visible
 from etl.sources.file_list import ListSource
 from etl.sources.folder import FolderSource, walk
 from etl.sources.idx import IDX_IMAGES, IdxSource
-from etl.sources.names import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, is_description, is_visible
 from etl.sources.parquet import ParquetSource
 from etl.storage.place import Place
 

@@ -1,4 +1,5 @@
-"""Check what a source records of its images: labels, classes, splits and further columns, and which column is which.
+"""What names and recorded values mean to every source: hidden files, kinds of files, which paths can be keys; labels,
+classes, splits and further columns, and which column is which.
 
 ``where`` is the place of a value that a message names: ``row 3 of FILE``.
 """
@@ -12,10 +13,9 @@ from unicodedata import normalize
 
 from pyarrow import fs
 
-from etl.errors import UsageError
+from etl.errors import UsageError, printable
 from etl.progress import log
 from etl.sources.base import Columns, SourceOptions
-from etl.sources.names import MAX_SHOWN, SPLITS_BY_WORD, fault_of_text
 from etl.storage.place import Place
 
 LABEL, SPLIT = "label", "split"  # what is read if the user names no other column or field
@@ -23,6 +23,31 @@ LABEL, SPLIT = "label", "split"  # what is read if the user names no other colum
 MAX_LABEL_BYTES = 1000
 
 _NOT_SHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line ends, half characters
+
+INNER_ARCHIVES = re.compile(r"(?i)\.tar$")  # a member of an archive with images of one class
+ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
+PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
+LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
+_DESCRIBING = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")
+
+# Folders and files that storage devices and file managers add among those of people.
+_ADDED_BY_TOOLS = frozenset(
+    {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
+    | {"@tmp", "@recently-snapshot", "recycler", "recycled", "network trash folder", "temporary items"}
+    | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
+)
+_RECOVERED = re.compile(r"found\.\d{3}")  # by chkdsk
+_NTFS_STREAMS = (":encryptable", ":zone.identifier")  # that were copied as files: Thumbs.db:encryptable
+
+SPLITS_BY_WORD = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+
+MAX_NAME_BYTES = 4096  # PATH_MAX of Linux
+MAX_SHOWN = 200  # characters of a name or a value in a message
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a line
 
 
 def one_line(text: object, most: int = 300) -> str:
@@ -51,17 +76,25 @@ def checked_split(value: str | None, where: str) -> str | None:
     return SPLITS_BY_WORD[word]
 
 
+def read_lines(place: Place, option: str, what: str) -> list[str]:
+    """The lines of the text file that a user names by ``option``, without a byte order mark.
+
+    Raises UsageError if it is not a file in UTF-8; ``what`` is what a line should have.
+    """
+    if place.info().type != fs.FileType.File:
+        raise UsageError(f"{option} {place}: no such file; give a text file with {what} on each line")
+    try:
+        return [line.rstrip("\r") for line in place.read_bytes().decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
 def read_classes(place: Place) -> tuple[str, ...]:
     """The names of classes in a text file, one on each line; their numbers are the labels 0, 1, ...
 
     Raises UsageError if there is no such file, no name in it, or a name twice.
     """
-    if place.info().type != fs.FileType.File:
-        raise UsageError(f"--classes {place}: no such file; give a text file with the name of a class on each line")
-    try:
-        names = [line.strip() for line in place.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--classes {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    names = [name for line in read_lines(place, "--classes", "the name of a class") if (name := line.strip())]
     if not names:
         raise UsageError(f"--classes {place} has no name in it; give the name of a class on each line")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -182,3 +215,66 @@ def known_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns 
     ``names`` are sorted, as `SourceImage` has them.
     """
     return tuple((name, cell) for name, cell in zip(names, cells, strict=True) if cell is not None) or None
+
+
+def is_description(name: str) -> bool:
+    """True if a file of this name describes the data that it lies beside."""
+    return bool(_DESCRIBING.search(name))
+
+
+def is_large_file(name: str) -> bool:
+    """True if a file of this name contains many images."""
+    return bool(ARCHIVE_NAMES.search(name) or PARQUET_NAMES.search(name))
+
+
+def is_visible(path: str) -> bool:
+    """True if no part of ``path`` is hidden (begins with a dot) or has a name that tools give to what they add."""
+    return not any(map(_is_hidden, path.split("/")))
+
+
+def _is_hidden(name: str) -> bool:
+    lower = name.lower()
+    return (
+        name.startswith(".")
+        or lower in _ADDED_BY_TOOLS
+        or lower.endswith(_NTFS_STREAMS)
+        or (lower.startswith("found") and _RECOVERED.fullmatch(lower) is not None)
+    )
+
+
+def words_of(path: str) -> list[str]:
+    """The runs of letters of a path, in lower case."""
+    return re.findall("[a-z]+", path.lower())
+
+
+def split_of(path: str) -> str | None:
+    """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
+    splits = {SPLITS_BY_WORD[word] for word in words_of(path) if word in SPLITS_BY_WORD}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def checked_key(path: str, where: str) -> str:
+    """``path`` as a key, or a part of one; ``where`` is the place that a message names.
+
+    Bytes that are not UTF-8 are surrogates in it, from the error handler "surrogateescape". Raises UsageError for a
+    path that is absolute, leads elsewhere, is too long, or is not a line of UTF-8.
+    """
+    bad = next((part for part in path.split("/") if part in ("", ".", "..")), None)
+    fault = fault_of_text(path, MAX_NAME_BYTES) or ("is absolute" if path.startswith("/") else None)
+    if fault := fault or (None if bad is None else f"has the part {bad!r}"):
+        raise UsageError(
+            f"{printable(where, '')}: {path[:MAX_SHOWN]!r} cannot be a key, because it {fault}; rename it: keys are"
+            " relative paths in UTF-8, without control characters"
+        )
+    return path
+
+
+def fault_of_text(text: str, max_bytes: int) -> str | None:
+    """Why a text cannot be a name, in words after "it"; None if it can."""
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    if size_bytes > max_bytes:
+        return f"has {size_bytes} bytes, more than {max_bytes}"
+    return "has control characters" if _CONTROL.search(text) else None

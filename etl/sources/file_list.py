@@ -19,6 +19,7 @@ from etl.errors import DataError, UsageError
 from etl.progress import Progress
 from etl.sources.base import Columns, Content, Source, SourceImage, SourceOptions, reject_duplicates
 from etl.sources.fields import (
+    checked_key,
     checked_label,
     checked_split,
     find_columns,
@@ -30,7 +31,6 @@ from etl.sources.fields import (
     scalar_text,
 )
 from etl.sources.folder import Links, read_file
-from etl.sources.names import checked_key
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")

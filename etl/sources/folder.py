@@ -7,17 +7,17 @@ from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, SourceOptions, change_error
-from etl.sources.fields import number_labels
-from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
-from etl.sources.names import (
+from etl.sources.fields import (
     LIST_NAMES,
     SPLITS_BY_WORD,
     checked_key,
     is_large_file,
     is_visible,
+    number_labels,
     split_of,
     words_of,
 )
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 

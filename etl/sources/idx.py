@@ -13,8 +13,7 @@ import numpy.typing as npt
 from etl.errors import DataError, UsageError
 from etl.progress import log
 from etl.sources.base import Source, SourceImage, SourceOptions
-from etl.sources.fields import number_labels
-from etl.sources.names import is_visible, split_of
+from etl.sources.fields import is_visible, number_labels, split_of
 from etl.storage.place import Place
 
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")

@@ -13,14 +13,16 @@ from etl.errors import UsageError
 from etl.progress import Progress
 from etl.sources.base import Columns, LargeFile, Source, SourceImage, SourceOptions, change_error, reject_duplicates
 from etl.sources.fields import (
+    PARQUET_NAMES,
+    checked_key,
     checked_label,
     checked_split,
     known_columns,
     log_left_out,
     number_labels,
     one_line,
+    split_of,
 )
-from etl.sources.names import PARQUET_NAMES, checked_key, split_of
 from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
 from etl.storage.place import Place
 from etl.threads import in_threads

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from etl.errors import DataError, UsageError
+from etl.errors import UsageError
+from etl.formats import parquet_tables
 from etl.sources.base import SourceOptions
 from etl.sources.fields import checked_label, find_columns, one_line, parse_object
 from etl.storage.place import READ_BUFFER_BYTES, Place
@@ -24,19 +25,9 @@ Batches = Iterator[tuple[int, pa.RecordBatch]]
 @contextmanager
 def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
     """The file, open. Errors of Arrow in this context become a DataError that names the file."""
-    with file.filesystem.explaining(file.path), file.open_input() as stream:
-        try:
-            yield pq.ParquetFile(
-                stream, buffer_size=READ_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
-            )
-        except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
-            if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
-                raise
-            what = one_line(error).rstrip(".") or type(error).__name__
-            raise DataError(
-                f"{file} cannot be read as a Parquet file: {what}; it is damaged, cut off or of another format:"
-                " fetch or write it again"
-            ) from None
+    remedy = "; it is damaged, cut off or of another format: fetch or write it again"
+    with parquet_tables.reading(file, "cannot be read as a Parquet file", remedy) as stream:
+        yield pq.ParquetFile(stream, buffer_size=READ_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
 
 
 def read_batches(parquet: pq.ParquetFile, leaves: Sequence[str], rows: Sequence[int] | None = None) -> Batches:

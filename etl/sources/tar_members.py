@@ -15,7 +15,7 @@ from typing import NoReturn
 from pyarrow import NativeFile, fs
 
 from etl.errors import DataError, UsageError
-from etl.sources.names import checked_key
+from etl.sources.fields import checked_key
 from etl.storage.place import Place
 
 MAX_EXTENDED_BYTES = 1 << 20  # of an extended header

@@ -11,9 +11,17 @@ from typing import Any, NoReturn
 
 from etl.errors import UsageError
 from etl.sources.base import Columns, SourceOptions
-from etl.sources.fields import LABEL, SPLIT, checked_label, checked_split, known_columns, parse_object, scalar_text
+from etl.sources.fields import (
+    LABEL,
+    SPLIT,
+    SPLITS_BY_WORD,
+    checked_label,
+    checked_split,
+    known_columns,
+    parse_object,
+    scalar_text,
+)
 from etl.sources.folder import class_folder
-from etl.sources.names import SPLITS_BY_WORD
 from etl.sources.tar_members import Member
 from etl.storage.place import Place
 

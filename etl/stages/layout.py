@@ -10,13 +10,9 @@ from etl.stages.stage import Stage
 from etl.storage.place import Place
 
 RAW_FORMAT = "ringslice.raw/4"
-
 NORMALIZED_FORMAT = "ringslice.normalized/4"
-
 SLICES_FORMAT = "ringslice.slices/3"
-
 VERIFICATION_FORMAT = "ringslice.verification/1"
-
 ERASED_FORMAT = "ringslice.erased/1"
 
 

@@ -16,11 +16,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from etl.errors import EnvironmentFailure
 from etl.progress import log
@@ -53,21 +53,6 @@ class Owner:
     def this_process(cls) -> Self:
         """The owner that this process is."""
         return cls(_host(), os.getpid(), _start_time(os.getpid()))
-
-    @classmethod
-    def from_json(cls, lease: Mapping[str, Any]) -> Self:
-        """The owner that the file of a lease names."""
-        return cls(lease["host"], lease["pid"], lease["started"])
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the process is, or was, one of this host."""
-        return self.host == _host()
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the process, one of this host, is gone."""
-        return _start_time(self.pid) != self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host.partition('/')[0]}"
@@ -118,7 +103,7 @@ class Lease:
             lease.staging.make_folder()
             # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
             lease._publish(json_bytes({**asdict(Owner.this_process()), "token": token}))
-            if _highest(work) != lease.number:
+            if max(_numbers(work), default=0) != lease.number:
                 raise TakenError("a higher number was faster")
         except BaseException as error:
             with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
@@ -229,15 +214,17 @@ def require_free(work: Place, what: str) -> None:
 
 
 def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
-    highest = _highest(work)
-    if highest is None:
+    highest = max(_numbers(work), default=0)
+    if not highest:
         return 1
     place = _place(work, highest)
     try:
-        owner = Owner.from_json(place.read_json())
+        found = place.read_json()
     except FileNotFoundError:  # released this moment
         return highest + 1
-    if not (owner.is_dead if owner.is_here else _is_stale(place, owner, tick)):
+    owner = Owner(found["host"], found["pid"], found["started"])
+    is_here = owner.host == _host()
+    if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, tick)):
         raise _busy(what, str(owner))
     return highest + 1
 
@@ -272,7 +259,3 @@ def _number_of(name: str) -> int:
 def _numbers(work: Place) -> list[int]:
     names = [info.base_name.removesuffix(".json") for info in (work / LEASES_FOLDER).children()]
     return sorted(int(name) for name in names if name.isdigit())
-
-
-def _highest(work: Place) -> int | None:
-    return max(_numbers(work), default=None)

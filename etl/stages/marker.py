@@ -80,12 +80,7 @@ class EntryTable:
         builder = parquet_tables.TableBuilder(self.schema)
         for entry in entries:
             builder.add({field.name: _to_arrow(entry.get(field.name), field.type) for field in self.schema})
-        table = builder.table()
-        data = parquet_tables.table_bytes(table)
-        sha256 = hashlib.sha256(data).hexdigest()
-        file = f"{TABLES_FOLDER}/{sha256}.parquet"
-        publish_bytes(folder / file, staging, data)
-        return {"file": file, "rows": table.num_rows, "sha256": sha256}
+        return publish_named(folder, TABLES_FOLDER, staging, builder.table())
 
     def read(self, folder: Place, marker: Mapping[str, Any]) -> Entries:
         """The entries of this ``marker``. Raises DataError if their table is not there as it was written."""
@@ -104,6 +99,20 @@ class EntryTable:
         if entries.schema != self.schema or len(entries) != recorded["rows"]:
             raise DataError(f"{place} has other columns or rows than the marker records; run again with --overwrite")
         return entries
+
+
+def publish_named(
+    folder: Place, below: str, staging: Place, table: pa.Table, digits: int | None = None
+) -> dict[str, Any]:
+    """Publish a table in the folder ``below`` a stage's, named by so many digits of its SHA-256 (None: all).
+
+    Returns what a marker records of it.
+    """
+    data = parquet_tables.table_bytes(table)
+    sha256 = fingerprint_of(data)
+    file = f"{below}/{sha256[:digits]}.parquet"
+    publish_bytes(folder / file, staging, data)
+    return {"file": file, "rows": table.num_rows, "sha256": sha256}
 
 
 def _to_arrow(value: Any, kind: pa.DataType) -> Any:

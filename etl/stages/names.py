@@ -14,9 +14,3 @@ METRICS_FOLDER = "metrics"
 RECIPE_FILE = "recipe.toml"
 RESULT_FILE = "result.json"
 RUN_SLICES_FILE = "slices.json"  # in the work folder: the fingerprint of the slices that the trainer reads
-CONFUSION_FORMAT = "ringslice.confusion/1"
-
-
-def confusion_file(split: str) -> str:
-    """The file with the confusion matrix of this split."""
-    return f"confusion-{split}.json"

@@ -1,3 +1,4 @@
-"""The command `verify`: check every byte of a set of slices and what it was made from; repair it.
+"""The commands `verify` and `inspect`: check every byte of a set of slices and what it was made from; repair it; show a
+slice or one of its examples.
 
-Checks and repair belong here; the job that distributes the checks is `mapreduce.verify`."""
+Checks, repair and `inspection` belong here; the job that distributes the checks is `mapreduce.verify`."""

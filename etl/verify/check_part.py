@@ -27,7 +27,7 @@ from etl.normalized.parts import (
 from etl.raw.packs import Removed, list_place, pack_place
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, differences, marker_fault, table_difference
-from etl.verify.result import LineResult
+from etl.verify.join import LineResult
 
 COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
 RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")

@@ -16,15 +16,14 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.erased import read_record
 from etl.partition.config import SOURCE_SPLIT
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.history import RETIRED_TABLES, Bits, SplitHistory, find, split_numbers
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.storage.place import Place
 from etl.verify.expected import marker_findings, statistics_findings
 from etl.verify.findings import MAX_KEYS, Finding, KeyFault, KeyFindings, Outcome, What, marker_fault, table_difference
-from etl.verify.join import CONTENTS, RETIRED_KEYS, Reconciler, key_buckets
-from etl.verify.result import LineResult, read_rows
+from etl.verify.join import CONTENTS, RETIRED_KEYS, LineResult, Reconciler, key_buckets, read_rows
 from etl.verify.target import Line, Target
 
 DUPLICATES_FILE = "duplicates.parquet"

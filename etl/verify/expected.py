@@ -13,7 +13,7 @@ from etl.normalized.erased import erased_config
 from etl.normalized.parts import count_live_images, pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.lineage import FIRST, ParentSlices
+from etl.slices.history import FIRST, ParentSlices
 from etl.slices.manifest import class_counts, image_of, slices_of, splits_of, table_file
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names

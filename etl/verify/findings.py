@@ -1,6 +1,5 @@
 """What a verification found: comparisons, their findings, all counted and the first of them named, and their lines."""
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ MANIFEST_FILE, DATASET, RAW_DATASET = "manifest.json", "dataset.json", "raw/data
 
 # Contents (by SHA-256 of the source image) that several keys have, and the examples that have them: what is counted.
 DUPLICATE_COUNTS = ("contents", "examples", "across_splits", "across_classes")
-
-_SEQUENCES = (list, tuple, array)
 
 
 class What(StrEnum):
@@ -75,7 +72,7 @@ def differences(expected: Any, recorded: Any, path: str = "") -> Iterator[str]:
                 yield f"{where} {'is missing' if name in expected else 'should not be there'}"
             else:
                 yield from differences(expected[name], recorded[name], where)
-    elif isinstance(expected, _SEQUENCES) and isinstance(recorded, _SEQUENCES) and len(expected) == len(recorded):
+    elif isinstance(expected, list | tuple) and isinstance(recorded, list | tuple) and len(expected) == len(recorded):
         for number, pair in enumerate(zip(expected, recorded, strict=True)):
             yield from differences(*pair, f"{path}.{number}")
     elif expected != recorded or isinstance(expected, bool) != isinstance(recorded, bool):
@@ -83,7 +80,7 @@ def differences(expected: Any, recorded: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    text = repr(list(value) if isinstance(value, array) else value)
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 

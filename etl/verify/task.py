@@ -21,8 +21,7 @@ from etl.slices.writer import SliceScan, index_of, order_key, scan_slice
 from etl.storage.place import Place, open_place
 from etl.verify.check_part import PartCheck
 from etl.verify.findings import MANIFEST_FILE, What, table_difference
-from etl.verify.join import CONTENTS
-from etl.verify.result import LineResult
+from etl.verify.join import CONTENTS, LineResult
 from etl.verify.target import FILES, PARTS, SLICES
 
 NOT_IN_RECORDS = ("source", "sha256")  # columns of the table of examples that only the parts have

@@ -17,6 +17,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,18 +166,13 @@ def _make(archive: Path, files: Mapping[str, bytes | Path]) -> None:
         # only who imports a source that does not compile needs it to
         compiling = (sys.executable, "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash")
         subprocess.run([*compiling, "-s", tree, tree], capture_output=True)
-        _run("tar", "-I", "gzip -1", "-c", "-f", unfinished, "-C", tree, *os.listdir(tree))
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
+        with unfinished.open("wb") as output:
+            with tarfile.open(fileobj=output, mode="w:gz", compresslevel=1) as tar:
+                for entry in tree.iterdir():
+                    tar.add(entry, entry.name)
+            output.flush()
+            os.fsync(output.fileno())
         os.replace(unfinished, archive)
-
-
-def _run(*words: object) -> None:
-    """Run a program without our environment. Raises EnvironmentFailure with its last line."""
-    done = subprocess.run(list(map(str, words)), cwd="/", env={"PATH": os.defpath}, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"{words[0]} ended with {done.returncode}"])[-1]
-        raise EnvironmentFailure(f"{_FAILURE}: {last}")
 
 
 def _default_cache() -> Path:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import click
 from mrjob.job import MRJob
@@ -42,6 +42,7 @@ from etl.storage.place import Place, json_bytes, open_place
 from mapreduce.jobs.local import LocalRunner, run_here
 
 if TYPE_CHECKING:
+    from etl.slices.plan import Plan
     from mapreduce.jobs.yarn import YarnJob
 
 REPORT_INTERVAL_S = 5.0
@@ -68,24 +69,18 @@ def worthwhile_tasks(size_bytes: int, images: int, task: TaskSize = DECODING) ->
     return max(1, round(size_bytes / task.size_bytes + images / task.images))
 
 
-class Lines(Protocol):
-    """The lines of a work list: their number is known, and they may be made only when asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-
 @dataclass(frozen=True)
 class Work:
     """``job`` goes to all tasks, each of ``lines`` to one; ``tasks`` is the number of tasks worth having on a cluster.
+
+    A `Plan` makes its lines when they are asked for.
 
     ``watch`` returns how many of ``total`` images are in published files, and what else to show of the progress.
     ``helper_bytes`` is what a helper process of a mapper may take, beside the mapper itself.
     """
 
     job: dict[str, Any]
-    lines: Lines
+    lines: "list[dict[str, Any]] | Plan"
     tasks: int
     total: int
     watch: Callable[[], tuple[int, str]]

@@ -19,8 +19,8 @@ from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
+from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
-from mapreduce.shuffle.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here

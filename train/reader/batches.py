@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import DataError
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from train.reader.config import STOP, ReaderOptions
 from train.reader.damage import DamagedRecord
 from train.reader.intervals import taken_of_lane

@@ -8,7 +8,7 @@ import numpy as np
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.formats.records import open_record
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.manifest import Slice, table_file
 from etl.storage.place import Place
 

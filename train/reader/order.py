@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etl.partition.permutation import Integers, permutation, permute
+from etl.partition.shares import Integers, permutation, permute
 from train.reader.intervals import Interval
 
 WINDOW_BLOCKS = 16

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from etl.errors import EnvironmentFailure
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.config import ReaderOptions

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import parse_index
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.manifest import Slice, table_file
 from etl.storage.place import Place
 from train.reader.retry import Patience

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from etl.errors import DataError
 from etl.formats.records import FRAMING_BYTES, HEADER_BYTES
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
 from train.reader.damage import DamagedRecord, find_damaged, lengths_fit

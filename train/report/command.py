@@ -9,6 +9,7 @@ from etl.storage.place import Place, open_place
 from train.report.comparison import gather_comparison
 from train.report.run_files import is_run, read_run
 from train.report.run_page import gather_run, steps_done
+from train.report.text import RUN_FILTERS
 
 
 def report_runs(folders: Sequence[Place], output: str | None) -> Summary:
@@ -32,12 +33,12 @@ def report_runs(folders: Sequence[Place], output: str | None) -> Summary:
         check_target(file, folders_of(folder.parent.parent) if folder.parent.name == "runs" else [folder])
     runs = [read_run(folder) for folder in folders]
     if len(runs) > 1:
-        size_bytes = publish("train.report", "comparison.html", gather_comparison(runs), file)
+        size_bytes = publish("train.report", "comparison.html", gather_comparison(runs), file, RUN_FILTERS)
         return Summary("report", file.uri, False, {"runs": [folder.uri for folder in folders], "bytes": size_bytes})
     (run,) = runs
     facts = {
         "run": run.folder.uri,
-        "bytes": publish("train.report", "run.html", gather_run(run), file),
+        "bytes": publish("train.report", "run.html", gather_run(run), file, RUN_FILTERS),
         "finished": run.result is not None,
         "epochs": len(run.epochs),
         "steps": steps_done(run),

@@ -9,12 +9,13 @@ import numpy as np
 from etl import __version__
 from etl.errors import UsageError
 from etl.report.charts import RUN_COLORS, Chart, Curve, line_chart
-from etl.report.render import UNKNOWN, accuracy, count, duration, loss, short, speed
+from etl.report.render import UNKNOWN, count, short
 from etl.stages.summary import text_of
 from etl.storage.place import Place
 from train.report.metrics import OWN, Metrics, Series, part_times, smooth, usage_by_rank
 from train.report.run_files import RunFiles
 from train.report.run_page import MAX_RANKS, best_epoch, ranks_of, steps_done, why_stopped
+from train.report.text import accuracy, duration, loss, speed
 
 Facts = dict[str, Any]
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from etl.report.charts import HALF, INK, Cells, Chart, Curve, from_to, heatmap, line_chart
-from etl.report.render import accuracy, loss, percent, speed
+from etl.report.render import percent
 from train.report.metrics import Epoch, Metrics, shares_of, smooth
+from train.report.text import accuracy, loss, speed
 from train.runs.confusion import Confusion
 
 PART_COLORS = {"input": "#d9932b", "compute": "#3266c4", "all-reduce": "#2a9d8f", "other": "#b4bcc7"}

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from etl.stages.names import METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE, confusion_file
+from etl.stages.names import METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE
 from etl.storage.place import Place
 from train.report.metrics import Epoch, Metrics, damaged, numbers_of, read_metrics
-from train.runs.confusion import Confusion
+from train.runs.confusion import Confusion, confusion_file
 
 CONFUSION_FILE = confusion_file("test")
 

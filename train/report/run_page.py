@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.report.render import UNKNOWN, accuracy, count, duration, loss, short, speed
+from etl.report.render import UNKNOWN, count, short
 from etl.stages.summary import text_of
 from train.report.metrics import Epoch, part_times, usage_by_rank
 from train.report.run_charts import confusion_map, epoch_charts, step_charts, wait_chart
 from train.report.run_files import RunFiles
+from train.report.text import accuracy, duration, loss, speed
 from train.runs.confusion import Confusion
 
 STOPPED = {

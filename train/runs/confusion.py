@@ -6,12 +6,16 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from etl.stages.names import CONFUSION_FORMAT
-
+FORMAT = "ringslice.confusion/1"
 MAX_CLASSES = 5_000  # whose table is counted: it has their square
 CELLS_AT_ONCE = 1 << 20
 
 Counts = npt.NDArray[np.int64]
+
+
+def confusion_file(split: str) -> str:
+    """The file with the confusion matrix of this split."""
+    return f"confusion-{split}.json"
 
 
 class Confusion:
@@ -41,7 +45,7 @@ class Confusion:
     def to_json(self) -> dict[str, Any]:
         """The table as JSON has it, each row as an array of its own."""
         return {
-            "format": CONFUSION_FORMAT,
+            "format": FORMAT,
             "split": self.split,
             "classes": list(self.classes),
             "counts": list(self.counts),
@@ -50,8 +54,8 @@ class Confusion:
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
         """The counterpart of `to_json`. Raises KeyError, TypeError or ValueError if ``recorded`` is damaged."""
-        if recorded["format"] != CONFUSION_FORMAT:
-            raise ValueError(f"its format is {recorded['format']!r}, not {CONFUSION_FORMAT!r}")
+        if recorded["format"] != FORMAT:
+            raise ValueError(f"its format is {recorded['format']!r}, not {FORMAT!r}")
         found, counts = cls(str(recorded["split"]), recorded["classes"]), np.array(recorded["counts"])
         if counts.shape != found.counts.shape or counts.dtype.kind != "i":
             raise ValueError(f"counts of shape {counts.shape} for {len(found.classes)} classes, or not integers")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import UsageError
-from etl.slices.lineage import finished_at, finished_slices
+from etl.slices.history import finished_at, finished_slices
 from etl.slices.manifest import read_manifest
 from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage

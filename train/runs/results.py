@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from etl.progress import Progress
-from etl.stages.names import RECIPE_FILE, RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, WORK_FOLDER, confusion_file
+from etl.stages.names import RECIPE_FILE, RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, WORK_FOLDER
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
 from etl.storage.place import json_bytes
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.parallel.trainer import StepOfRank, Trainer
-from train.runs.confusion import Confusion
+from train.runs.confusion import Confusion, confusion_file
 from train.runs.consistency import counted
 from train.runs.data import Data
 from train.runs.folder import RESULT_FORMAT

@@ -8,8 +8,8 @@ from etl.images.config import NormalizeConfig
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, TIFF
 from etl.images.normalize import read_limited_header
 from etl.images.result import Reason, Reject
+from etl.sources.fields import is_visible
 from etl.sources.folder import walk
-from etl.sources.names import is_visible
 from etl.storage.place import Place, open_place
 
 _UNKNOWN = (AVIF, JPEG_2000, PNM, TIFF)  # to TensorFlow

@@ -14,7 +14,7 @@ import pytest
 from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.slices.lineage import lineage_ends
+from etl.slices.history import lineage_ends
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
 from etl.storage.place import open_place

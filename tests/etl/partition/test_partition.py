@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES
-from etl.partition.permutation import Integers, permutation, permute
-from etl.partition.shares import SlicePlan, apportion, count_part, split_sizes, top_up, worker_of
+from etl.partition.shares import (
+    Integers,
+    SlicePlan,
+    apportion,
+    count_part,
+    permutation,
+    permute,
+    split_sizes,
+    top_up,
+    worker_of,
+)
 from etl.slices.plan import assign_rows
 from etl.slices.writer import slice_names
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.inspection.command import trace
 from etl.normalized.parts import live_rows, read_rows
 from etl.raw.packs import Removed
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
+from etl.verify.inspection import trace
 from mapreduce.verify import Verify
 from tests.lib.generations import packs_of, parts_of
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here

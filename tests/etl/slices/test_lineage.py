@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, UsageError
-from etl.slices.lineage import FIRST, ParentSlices, find_parent, finished_at, lineage_ends, lineage_of
+from etl.slices.history import FIRST, ParentSlices, find_parent, finished_at, lineage_ends, lineage_of
 from etl.stages.layout import SLICES_FORMAT, slices_stage
 from etl.storage.place import Place, json_bytes, open_place, with_checksum
 

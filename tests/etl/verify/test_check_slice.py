@@ -13,10 +13,11 @@ import pytest
 from etl.formats import parquet_tables
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
-from etl.slices.writer import blocks_place, facts_place, write_slice
+from etl.slices.manifest import blocks_place, facts_place
+from etl.slices.writer import write_slice
 from etl.storage.place import Place, open_place
 from etl.verify.findings import What
-from etl.verify.result import LineResult
+from etl.verify.join import LineResult
 from etl.verify.task import check_slice
 from tests.lib.commands import flip_bit
 

@@ -20,12 +20,14 @@ from etl.verify.join import (
     FOUND,
     GOOD,
     RETIRED_KEYS,
+    LineResult,
     Reconciler,
     content_buckets,
     key_buckets,
+    read_rows,
+    table_place,
     write_buckets,
 )
-from etl.verify.result import LineResult, read_rows, table_place
 from etl.verify.target import Target
 
 SPLITS = ("train", "test", "test")  # of the slices 0, 1, 2

@@ -14,7 +14,6 @@ from etl.errors import DataError
 from etl.formats import schemas
 from etl.formats.example import serialize
 from etl.formats.parquet_tables import read_facts
-from etl.inspection.command import inspect_example, open_record_file
 from etl.normalized import part_writer
 from etl.normalized.parts import Origin, pack_of, read_entry
 from etl.raw.packs import Removed
@@ -22,6 +21,7 @@ from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage
 from etl.storage.place import open_place
+from etl.verify.inspection import inspect_example, open_record_file
 from mapreduce.normalize import Normalize
 from tests.lib import generations
 from tests.lib.commands import contents, flip_bit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.partition.permutation import Integers
+from etl.partition.shares import Integers
 from train.reader.intervals import Interval, Steps, cut, lane_runs, left_after, length, share
 from train.reader.order import EpochOrder
 from train.reader.state import ReaderState

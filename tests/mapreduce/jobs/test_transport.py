@@ -16,8 +16,8 @@ from etl.formats.records import read_records
 from etl.normalized.parts import read_rows, records_place
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place, open_place
-from mapreduce.shuffle import transport as module
-from mapreduce.shuffle.transport import (
+from mapreduce.jobs import transport as module
+from mapreduce.jobs.transport import (
     COLUMNS,
     LINES,
     PREFIX_BYTES,

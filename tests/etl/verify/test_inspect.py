@@ -17,7 +17,7 @@ from PIL import Image
 from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.inspection.command import inspect_example, inspect_file, inspect_slice, open_record_file
+from etl.verify.inspection import inspect_example, inspect_file, inspect_slice, open_record_file
 from tests.lib.commands import failed, flip_bit, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here

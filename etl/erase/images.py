@@ -1,0 +1,223 @@
+"""Images to erase: where they are below a root, and the next generation of ``raw`` without them.
+
+Packs, parts and slices have an image if they have a row of its content. Every list that lies below the root is looked
+into, also those of earlier generations and those that no marker names. In memory: one table, and the keys and contents
+that were found.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from etl.formats import parquet_tables
+from etl.normalized.erased import Row, read_record
+from etl.normalized.parts import pack_of, read_images
+from etl.raw.ingest import count_source
+from etl.raw.packs import Removed, copy_to_packs, list_place, pack_place, publish_removed
+from etl.raw.source_diff import VERSIONS_FILE
+from etl.slices.history import finished_slices
+from etl.slices.manifest import table_file
+from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
+from etl.stages.layout import PACKS, normalized_stage, raw_stage
+from etl.stages.marker import fingerprint_of
+from etl.stages.run import Run, RunRecord
+from etl.storage.place import Place
+
+IN_PACKS, IN_PARTS, IN_SLICES = "packs", "parts", "slices"  # where an image may be
+
+ENDING = ".parquet"
+AT_ONCE = 4
+REMEDY = "its other images cannot be repacked; put the original back"
+
+_COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is below a root of the images with these ``keys``, and of all with the same contents.
+
+    ``rows`` are keys and contents, with those that were erased before. ``packs`` and ``parts`` are names, also of
+    earlier generations; ``examples`` those of each set of slices that has any, by split. ``images`` is how many rows of
+    raw are live.
+    """
+
+    keys: tuple[str, ...]
+    rows: frozenset[Row]
+    packs: frozenset[str]
+    parts: frozenset[str]
+    examples: dict[str, dict[str, int]]
+    images: int
+
+    @property
+    def contents(self) -> frozenset[bytes]:
+        return frozenset(sha256 for _, sha256 in self.rows)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Those keys that nothing has, or had when it was erased."""
+        known = {key for key, _ in self.rows}
+        return [key for key in self.keys if key not in known]
+
+    @property
+    def copies(self) -> list[str]:
+        """Other keys with the same contents."""
+        return sorted({key for key, _ in self.rows}.difference(self.keys))
+
+    @property
+    def is_anywhere(self) -> bool:
+        return bool(self.packs or self.parts or self.examples)
+
+
+def find_images(root: Place, keys: Sequence[str]) -> Found:
+    """Look for the images with these keys, and for all with the same contents.
+
+    Raises DataError if a list is damaged.
+    """
+    asked = pa.array(keys, pa.string())
+    contents = set[bytes]()
+    for _, _, table in _tables(root):
+        contents.update(table["sha256"].filter(pc.is_in(table["key"], value_set=asked)).to_pylist())
+    wanted = pa.array(sorted(contents), pa.binary(32))
+    rows, holders = set[Row](), defaultdict[str, set[str]](set)
+    examples = defaultdict[str, Counter[str]](Counter)
+    for kind, name, table in _tables(root):
+        of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
+        if of_them.num_rows:
+            rows.update(zip(of_them["key"].to_pylist(), of_them["sha256"].to_pylist(), strict=True))
+            holders[kind].add(name)
+            examples[name].update(of_them["split"].to_pylist() if kind == IN_SLICES else ())
+    sets = {name: dict(sorted(examples[name].items())) for name in sorted(holders[IN_SLICES])}
+    packs = frozenset(holders[IN_PACKS])
+    live = _count_live(root, packs, wanted)
+    return Found(tuple(keys), frozenset(rows), packs, frozenset(holders[IN_PARTS]), sets, live)
+
+
+def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
+    """Tables with the columns key and sha256: of what kind, and the name of the pack, part or slices.
+
+    The first one, of no kind, is that of the images that were erased before.
+    """
+    yield "", "", read_record(root)
+    folders = (("raw/packs", IN_PACKS), ("normalized/parts", IN_PARTS), ("normalized/rejects", IN_PARTS))
+    for below, kind in folders:
+        for info in (root / below).children():
+            if info.base_name.endswith(ENDING):
+                table = parquet_tables.read_table(root / below / info.base_name, ["key", "sha256"])
+                yield kind, info.base_name.removesuffix(ENDING), table
+    for stage in finished_slices(root):
+        for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
+            yield IN_SLICES, stage.folder.name, table
+
+
+def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
+    """How many live rows of these packs have one of these contents."""
+    stage = raw_stage(root)
+    if not packs or not stage.marker.exists():
+        return 0
+    raw, live = stage.read_generation(), 0
+    removed = Removed.read(root, raw.marker)
+    for pack in raw.entries:
+        if pack["name"] in packs:
+            table = parquet_tables.read_table(list_place(root / "raw", pack["name"]), ["key", "sha256"])
+            there = removed.filter(pack["name"], table)["sha256"]
+            live += int(pc.is_in(there, value_set=contents).to_numpy().sum())
+    return live
+
+
+def has_parts(root: Place, found: Found) -> bool:
+    """Whether the current ``normalized`` has parts with these images."""
+    stage = normalized_stage(root)
+    if not stage.marker.exists():
+        return False
+    parts = stage.read_generation().entries
+    return any(part["part"] in found.parts or pack_of(part) in found.packs for part in parts)
+
+
+@dataclass
+class PackedImages(Source):
+    """Images of packs, as a source of new packs. A position is the number of a pack, and that of a row there."""
+
+    raw: Place
+    packs: list[str]
+    rows: list[list[dict[str, Any]]]
+    images: list[SourceImage]
+    classes: list[str]
+    kind = "packs"
+
+    def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
+        """The bytes of these images, in their order. Raises DataError if a pack does not contain them."""
+        for number, run in groupby(images, lambda image: image.position[0]):
+            rows = [self.rows[number][image.position[1]] for image in run]
+            pack = pack_place(self.raw, self.packs[number])
+            for _, content in read_images(pack, rows, REMEDY, most_bytes=MAX_WHOLE_BYTES):
+                yield content
+
+
+def repack(root: Place, found: Found) -> int:
+    """Renew ``raw`` without the images that were found; returns how many packs are no longer in it.
+
+    Raises DataError if a pack is damaged, BusyError if another run is at work on ``raw``.
+    """
+    stage = raw_stage(root)
+    parent = stage.read_generation()
+    marker = parent.marker
+    gone = [name for name in parent.entries.column("name") if name in found.packs]
+    if not gone:
+        return 0
+    kept = [pack for pack in parent.entries if pack["name"] not in found.packs]
+    removed = Removed.read(root, marker)
+    rest = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
+    images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
+    identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"], versions=False)}
+    listing = fingerprint_of(b"".join(sorted(found.contents)))
+    record = RunRecord(packed=len(rest.images), removed=found.images, reused=len(kept))
+    run = stage.renew(identity, parent.fingerprint, listing, force=True)
+    assert run is not None
+    with run:
+        pack_bytes = marker["config"]["pack_bytes"]
+        written = copy_to_packs(run, rest, rest.images, marker["next_pack"], pack_bytes=pack_bytes, at_once=AT_ONCE)
+        facts = {
+            "parent": parent.fingerprint,
+            "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),
+            "removed": _removed_of(run, marker, [pack["name"] for pack in kept]),
+            "next_pack": marker["next_pack"] + len(written),
+            PACKS.name: PACKS.publish(run.folder, run.staging, [*kept, *written]),
+        }
+        run.delete([run.folder / VERSIONS_FILE])  # it has the keys; the next `ingest` compares all contents once
+        run.commit(marker | identity | facts, record)
+    return len(gone)
+
+
+def _live_of(
+    raw: Place, packs: list[str], removed: Removed, classes: list[str], contents: frozenset[bytes] = frozenset()
+) -> PackedImages:
+    """The live images of these packs, in their order, without those of these contents."""
+    rows_of, images = list[list[dict[str, Any]]](), list[SourceImage]()
+    without = pa.array(sorted(contents), pa.binary(32))
+    for number, pack in enumerate(packs):
+        table = removed.filter(pack, parquet_tables.read_table(list_place(raw, pack), _COLUMNS))
+        table = table.filter(pc.invert(pc.is_in(table["sha256"], value_set=without)))
+        rows = table.to_pylist()
+        images += map(partial(_image, number), range(len(rows)), rows)
+        rows_of.append(rows if contents else [])
+    return PackedImages(raw, packs, rows_of, images, classes)
+
+
+def _image(pack: int, number: int, row: Mapping[str, Any]) -> SourceImage:
+    columns = tuple(row["columns"]) if row["columns"] is not None else None
+    return SourceImage(row["key"], row["label"], row["split"], row["size"], columns=columns, position=(pack, number))
+
+
+def _removed_of(run: Run, marker: Mapping[str, Any], kept: list[str]) -> dict[str, Any] | None:
+    """Publish the table of removed rows of the packs that are kept."""
+    if marker["removed"] is None:
+        return None
+    table = parquet_tables.read_table(run.folder / marker["removed"]["file"])
+    is_kept = pc.is_in(table["pack"], value_set=pa.array(kept, pa.string()))
+    return publish_removed(run.folder, run.staging, table.filter(is_kept).combine_chunks())
