@@ -93,6 +93,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
         tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
         entries = _entries(root, stage, raw, known)
         marker = _new_marker(run, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
+        raw_stage(root).require_generation(raw.fingerprint)
         run.commit(marker, tasks.record)
     return False
 

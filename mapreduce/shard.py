@@ -102,7 +102,7 @@ class Shard(StageJob):
         """From the line of a part: send each of its examples under the key of its slice and its order there."""
         normalized = open_place(self.job["root"]) / "normalized"
         part, reducers = task["part"], self.job["reducers"]
-        rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS])
+        rows = read_rows(normalized, part, [*COLUMNS, "label", "split", *PIXEL_COLUMNS], task["rows_sha256"])
         plan = SlicePlan.from_json(self.job["plan"])
         folder = open_place(self.job["folder"])
         assignments = folder / WORK_FOLDER / ASSIGNMENTS_FILE if self.job["has_assignments"] else None
@@ -163,6 +163,7 @@ class Shard(StageJob):
                 plan={"lineage": lineage, "known": plan.known, "left_out": plan.left_out},
                 history=plan.history,
             )
+            normalized_stage(root).require_generation(normalized.fingerprint)
             run.commit(manifest, tasks.record)
         return False
 

@@ -8,6 +8,7 @@ so an erasure that was stopped goes on when the command is run again.
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from etl.erase.images import Found, find_images, has_parts, repack
@@ -57,10 +58,11 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
         done = _erase(root, found, run, run_job)
+        left = find_images(root, keys).examples  # a run of shard may have ended meanwhile; none can commit from now on
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")
-    return _summary(root, found, **done)
+    return _summary(root, replace(found, examples=left), **done)
 
 
 def require_clean(root: Place, listed: Place, summary: Summary) -> None:

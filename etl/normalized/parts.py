@@ -166,9 +166,21 @@ def part_facts(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any
     }
 
 
-def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
-    """The rows of a part, in its order."""
-    return parquet_tables.read_table(rows_place(normalized, part), columns)
+def read_rows(normalized: Place, part: str, columns: list[str], sha256: str | None = None) -> pa.Table:
+    """The rows of a part, in its order. Raises DataError if the table has another SHA-256, if one is given."""
+    place = rows_place(normalized, part)
+    if sha256 is not None:
+        require_recorded(place, sha256)
+    return parquet_tables.read_table(place, columns)
+
+
+def require_recorded(place: Place, sha256: str) -> None:
+    """Raise DataError if a file has not the SHA-256 that is recorded of it, in hexadecimal."""
+    if place.sha256() != sha256:
+        raise DataError(
+            f"{place} is not as it was written, or another run has replaced it meanwhile; run again, or look with:"
+            " ringslice verify --every-stage"
+        )
 
 
 def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:

@@ -52,6 +52,9 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     """
     _refuse_root_inside(source_place, root)
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
+    tables = ((f"--{name}", open_place(values[name])) for name in ("classes", "columns") if values[name])
+    for what, given in (("SOURCE", source_place), *tables):
+        _refuse_inside_stage(what, given, stage)
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     options = _source_options(values)
     listed = parent.marker["config"]["classes"] if parent else None
@@ -130,6 +133,13 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         raise UsageError(
             f"ROOT {root} lies in SOURCE {source}, where its packs would be taken for images; give a ROOT outside"
         )
+
+
+def _refuse_inside_stage(what: str, given: Place, stage: Stage) -> None:
+    """Raise UsageError if what is ``given`` is in the folder that is written, or replaced."""
+    is_same = given.filesystem == stage.folder.filesystem
+    if is_same and f"{given.real_path}/".startswith(f"{stage.folder.real_path}/"):
+        raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
 
 
 def _source_options(values: Mapping[str, Any]) -> SourceOptions:

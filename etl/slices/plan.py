@@ -96,9 +96,9 @@ class Plan:
         """The list of work: for each part what a mapper needs to assign it, see `assign_rows`."""
         row = 0
         counts = _count_parts(self.normalized, self.assignment)
-        parts, records = (self.normalized.entries.column(name) for name in ("part", "records"))
-        for part, number, first in zip(parts, records, self.slice_plan.firsts(counts), strict=True):
-            yield {"part": part, "first": first, "row": row}
+        columns = (self.normalized.entries.column(name) for name in ("part", "records", "rows_sha256"))
+        for part, number, rows_sha256, first in zip(*columns, self.slice_plan.firsts(counts), strict=True):
+            yield {"part": part, "first": first, "row": row, "rows_sha256": rows_sha256}
             row += number
 
 

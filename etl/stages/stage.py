@@ -124,6 +124,11 @@ class Stage:
         """SHA-256 of the marker: what the next stage records as its input."""
         return self.marker.sha256()
 
+    def require_generation(self, fingerprint: str) -> None:
+        """Raise EnvironmentFailure if there is no generation of this fingerprint any more."""
+        if self.find_generation(fingerprint) is None:
+            raise EnvironmentFailure(f"another run has replaced {self.marker} meanwhile; run again")
+
     def read_run(self) -> dict[str, Any]:
         """What is known of the run that made this stage; empty if nothing is, or the file is not a JSON object."""
         place = self.folder / RUN_FILE
@@ -207,7 +212,7 @@ class Stage:
     ) -> Run | None:
         if is_done() and not self.work.exists():
             return None
-        if not (overwrite or self.marker.exists()):
+        if not self.marker.exists():
             self._refuse_foreign_files()
         run = self._take_lease(mode)
         try:
@@ -236,7 +241,8 @@ class Stage:
                 run.abandon()
 
     def _refuse_foreign_files(self) -> None:
-        if any(info.base_name != WORK_FOLDER for info in self.folder.children()) and not self.work.exists():
+        has_files = any(info.base_name != WORK_FOLDER for info in self.folder.children())
+        if has_files and not self.work.children() and not self.marker.exists():  # a run may just have ended
             raise UsageError(
                 f"{self.folder} has files but neither {self.marker_name} nor a plan; choose another place or remove it"
             )

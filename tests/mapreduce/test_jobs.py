@@ -1,5 +1,6 @@
 """The jobs from bytes, in process, and their results by every runner."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -14,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.errors import UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
+from etl.stages.run import Run
+from mapreduce.jobs.stage_job import TaskRunner, Work
 from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
 from tests.conftest import TreeMaker
@@ -51,6 +54,13 @@ def shuffled(output: bytes, transport: str) -> list[bytes]:
     return [pair for _, pair in sorted(zip(keys, pairs, strict=True))]
 
 
+def task_line(root: Path) -> bytes:
+    """What a mapper of shard is given: its only part."""
+    rows_sha256 = hashlib.sha256((root / "normalized/parts/pack-00000.parquet").read_bytes()).hexdigest()
+    task = {"part": "pack-00000", "first": {"0": 0}, "row": 0, "rows_sha256": rows_sha256}
+    return json.dumps(task).encode() + b"\n"
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     transport: str, make_tree: TreeMaker, tmp_path: Path
@@ -63,7 +73,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
     job |= {"plan": plan, "has_assignments": False, "reducers": 1}
     arguments = ["--job-file", job_file(root, **job, todo=[0, 1])]
     mapper = Shard(["--mapper", *arguments])
-    mapper.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
+    mapper.sandbox(stdin=io.BytesIO(task_line(root)))
     mapper.run_mapper()
     sent = shuffled(mapper.stdout.getvalue(), transport)
     assert len(sent) == 4
@@ -76,7 +86,7 @@ def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
         assert keys == sorted(keys, key=lambda key: order_key(key, 0))
         assert len(keys) == 2, number
     only = Shard(["--mapper", "--job-file", job_file(root, **job, todo=[1])])
-    only.sandbox(stdin=io.BytesIO(b'{"part": "pack-00000", "first": {"0": 0}, "row": 0}\n'))
+    only.sandbox(stdin=io.BytesIO(task_line(root)))
     only.run_mapper()
     assert shuffled(only.stdout.getvalue(), transport) == sent[2:]
 
@@ -152,6 +162,40 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     assert not bad
     succeeded(ringslice("shard", root, "-r", "inline", "--workers", 2))
     assert json.loads(succeeded(ringslice("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])
+@pytest.mark.parametrize("stage", ["normalize", "shard"])
+def test_input_that_is_replaced_meanwhile_is_not_named(
+    stage: str, is_late: bool, make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = ingest(source := make_tree({"a": 5}), tmp_path / "root")
+    normalize_here(root, *SMALL[2:])
+    run_tasks = TaskRunner.run
+
+    def replace_input() -> None:
+        monkeypatch.setattr(TaskRunner, "run", run_tasks)
+        if stage == "normalize":
+            (source / "a/000.png").write_bytes((source / "a/001.png").read_bytes())
+            ingest(source, root, overwrite=True)
+        else:
+            normalize_here(root, "--overwrite", "--size", 9, *SMALL[4:])
+
+    def run_beside_another(tasks: TaskRunner, own: Run, work: Work) -> None:
+        if not is_late:
+            replace_input()
+        run_tasks(tasks, own, work)
+        if is_late:
+            replace_input()
+
+    monkeypatch.setattr(TaskRunner, "run", run_beside_another)
+    with pytest.raises((DataError, EnvironmentFailure), match="another run has replaced"):
+        if stage == "normalize":
+            normalize_here(root, "--overwrite", *SMALL[2:])
+        else:
+            shard_here(root, "--workers", 1)
+    folder = root / ("normalized" if stage == "normalize" else "slices/default")
+    assert not list(folder.glob("*.json"))
 
 
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())

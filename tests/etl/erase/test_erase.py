@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from etl.erase import command
 from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.history import lineage_ends
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
-from etl.storage.place import open_place
+from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
@@ -194,6 +195,17 @@ def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
         with pytest.raises(BusyError):
             data.erase(*KEYS)
         assert {name: data for name, data in contents(data.root).items() if not name.startswith("erased/")} == kept
+
+
+def test_slices_that_are_made_meanwhile_are_listed(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_idle = command._require_idle
+
+    def shard_meanwhile(root: Place) -> None:
+        is_idle(root)
+        shard_here(root, *SHARES, "--name", "meanwhile")
+
+    monkeypatch.setattr(command, "_require_idle", shard_meanwhile)
+    assert "meanwhile" in data.erase("ant/00.png")["slices_that_hold_them"]
 
 
 @pytest.mark.integration

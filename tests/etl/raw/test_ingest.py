@@ -254,6 +254,19 @@ def test_a_root_inside_the_source_is_refused(make_tree: TreeMaker, tmp_path: Pat
     assert run(source, source / ".root")["already_done"]
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_lies_in_the_folder_of_raw_is_not_replaced(overwrite: bool, make_tree: TreeMaker, tmp_path: Path) -> None:
+    root, photos = tmp_path / "root", tmp_path / "root/raw/photos"
+    shutil.copytree(source := make_tree({"a": 2}), photos)
+    (names := root / "raw/names.txt").write_text("a\n")
+    (tmp_path / "link").symlink_to(root / "raw")
+    before = contents(root)
+    for place, more in ((photos, {}), (tmp_path / "link", {}), (source, {"classes": names})):
+        with pytest.raises(UsageError, match=r"(SOURCE|--classes) .* lies in .*/raw, which ingest writes"):
+            ingest_here(place, root, overwrite=overwrite, **more)
+    assert contents(root) == before
+
+
 def put_into_one_folder(source: Path) -> None:
     shutil.copytree(source, source / "photos")
     shutil.rmtree(source / "a")

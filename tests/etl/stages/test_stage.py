@@ -151,9 +151,13 @@ def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:
     stage = stage_in(open_place(str(tmp_path)))
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / "thesis.tex").write_text("all I have")
-    with pytest.raises(UsageError, match=r"has files but neither dataset\.json nor a plan"):
-        stage.begin(OLD)
-    assert [path.name for path in (tmp_path / "stage").iterdir()] == ["thesis.tex"]
+    for more in ([], ["_work"]):
+        for name in more:
+            (tmp_path / "stage" / name).mkdir()
+        for overwrite in (False, True):
+            with pytest.raises(UsageError, match=r"has files but neither dataset\.json nor a plan"):
+                stage.begin(OLD, overwrite=overwrite)
+        assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == [*more, "thesis.tex"]
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
