@@ -51,7 +51,8 @@ class Verify(StageJob):
         target, to = Target.find(self.root, values["name"]), values["to"]
         stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
         repair = Repair(target) if values["repair"] else None
-        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.slices.fingerprint()}
+        checked = target.slices.fingerprint()
+        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": checked}
         tasks = TaskRunner(self, stage, values)
         with stage.reopen(identity) as run:
             outcome, duplicates = _check(tasks, run, target, values["every_stage"])
@@ -59,6 +60,7 @@ class Verify(StageJob):
                 outcome, duplicates = _check(tasks, run, target, values["every_stage"])
             if repair:
                 tasks.record.note(repaired=repair.names())
+            target.slices.require_generation(checked)
             # for a moment there is none: better than one of another table
             withdraw(stage.marker, run.staging)
             replace_file(run.staging / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)

@@ -24,9 +24,10 @@ from etl.stages.run import Run
 from mapreduce.jobs.stage_job import TaskRunner, Work
 from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
+from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
-from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
 
@@ -165,12 +166,13 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])
-@pytest.mark.parametrize("stage", ["normalize", "shard"])
+@pytest.mark.parametrize("stage", ["normalize", "shard", "verify"])
 def test_input_that_is_replaced_meanwhile_is_not_named(
     stage: str, is_late: bool, make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = ingest(source := make_tree({"a": 5}), tmp_path / "root")
     normalize_here(root, *SMALL[2:])
+    shard_here(root, "--workers", 1)
     run_tasks = TaskRunner.run
 
     def replace_input() -> None:
@@ -178,8 +180,10 @@ def test_input_that_is_replaced_meanwhile_is_not_named(
         if stage == "normalize":
             (source / "a/000.png").write_bytes((source / "a/001.png").read_bytes())
             ingest(source, root, overwrite=True)
-        else:
+        elif stage == "shard":
             normalize_here(root, "--overwrite", "--size", 9, *SMALL[4:])
+        else:
+            shard_here(root, "--workers", 2, "--overwrite")
 
     def run_beside_another(tasks: TaskRunner, own: Run, work: Work) -> None:
         if not is_late:
@@ -192,10 +196,12 @@ def test_input_that_is_replaced_meanwhile_is_not_named(
     with pytest.raises((DataError, EnvironmentFailure), match="another run has replaced"):
         if stage == "normalize":
             normalize_here(root, "--overwrite", *SMALL[2:])
+        elif stage == "shard":
+            shard_here(root, "--workers", 1, "--overwrite")
         else:
-            shard_here(root, "--workers", 1)
-    folder = root / ("normalized" if stage == "normalize" else "slices/default")
-    assert not list(folder.glob("*.json"))
+            run_here(Verify, root)
+    folder = {"normalize": "normalized", "shard": "slices/default", "verify": "verified/default"}[stage]
+    assert {path.name for path in (root / folder).glob("*.json")} <= {"run.json"}
 
 
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
