@@ -77,7 +77,7 @@ PASSING = {
 }
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
-FENCES = ("```", "~~~")
+FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(.*?)[ \t]*$\n?", re.MULTILINE)
 COMMAND = re.compile(r"`ringslice ([a-z][a-z-]*)([^`]*)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 MAKE = re.compile(r"`make ([^`\s]+)`")
@@ -95,57 +95,33 @@ def name_of(page: Path) -> str:
 
 def split_page(text: str) -> tuple[str, list[Block]]:
     """The prose of a page without fenced blocks, and the blocks."""
-    prose, blocks, inside = list[str](), list[Block](), None
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not line.lstrip().startswith(FENCES):
-            (prose if inside is None else lines).append(line)
-        elif inside is None:
-            inside, lines = line.strip()[3:].strip(), []
-        else:
-            blocks.append(Block(inside, "\n".join(lines)))
-            inside = None
-    assert inside is None, "a fenced block has no end"
-    return "\n".join(prose), blocks
+    parts = FENCE.split(text)  # prose, language, block, what is behind its end, prose …
+    assert len(parts) % 4 == 1, "a fenced block has no end"
+    return "\n".join(parts[::4]), [Block(*each) for each in zip(parts[1::4], parts[2::4], strict=True)]
 
 
 # --- links ---
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
-    found: dict[str, int] = {}
-    anchors = set()
-    for line in split_page(text)[0].splitlines():
-        if heading := HEADING.fullmatch(line):
-            title = LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading[1])
-            slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-            number = found.get(slug, 0)
-            found[slug] = number + 1
-            anchors.add(f"{slug}-{number}" if number else slug)
-    return anchors
+    """The anchors that GitHub gives the headings of a page, of several that are alike the first one's."""
+    headings = filter(None, map(HEADING.fullmatch, split_page(text)[0].splitlines()))
+    titles = (LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading[1]) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def broken_links(page: Path, text: str) -> list[str]:
     """The relative links of a page, at its path, that lead to no file or to no heading."""
     broken = []
     for target in LINK.findall(split_page(text)[0]):
-        if re.match(r"[a-z]+:", target):
-            continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if file == page:
-            found = not anchor or anchor in anchors_of(text)
-        else:
-            found = file.exists() and (not anchor or anchor in anchors_of(file.read_text()))
-        if not found:
+        if re.match(r"[a-z]+:", target):
+            continue
+        is_there = file == page or file.exists()
+        if not is_there or (anchor and anchor not in anchors_of(text if file == page else file.read_text())):
             broken.append(target)
     return broken
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_resolve(page: Path) -> None:
-    assert not broken_links(page, page.read_text())
 
 
 # --- options ---
@@ -187,11 +163,6 @@ def known_options() -> frozenset[str]:
 
 def unknown_options(text: str) -> list[str]:
     return [option for option in OPTION.findall(text) if option not in known_options()]
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=name_of)
-def test_options_exist(page: Path) -> None:
-    assert not unknown_options(page.read_text())
 
 
 def undocumented(text: str) -> list[str]:
@@ -262,10 +233,6 @@ def check_click(command: click.Command, name: str, words: Sequence[str], group: 
         command.make_context(name.rpartition(" ")[2], list(words), group)
 
 
-def check_job(job: type[StageJob], words: Sequence[str]) -> None:
-    job.of_words(*script_command(job).make_context(job.__name__, list(words)).params["words"])
-
-
 def check_script(name: str, words: Sequence[str]) -> None:
     """Require that the script exists and declares the options that it is given."""
     if not (REPOSITORY / name).exists():
@@ -302,7 +269,7 @@ def check_command(line: str) -> None:
         elif head in TRAINERS:
             check_click(TRAINERS[head], head, rest)
         elif head in JOBS:
-            check_job(JOBS[head], rest)
+            JOBS[head].of_words(*script_command(JOBS[head]).make_context(head, list(rest)).params["words"])
         elif head.endswith(".py"):
             check_script(head, rest)
         elif head not in FOREIGN:
@@ -344,12 +311,6 @@ def config_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 (tmp_path / block.text.splitlines()[0].lstrip("# ")).write_text(block.text)
 
 
-@pytest.mark.usefixtures("config_files")
-@pytest.mark.parametrize("page", CURRENT, ids=name_of)
-def test_command_lines_parse(page: Path) -> None:
-    assert not wrong_commands(page.read_text())
-
-
 # --- blocks ---
 
 
@@ -366,10 +327,16 @@ def missing_imports(code: str) -> list[str]:
     return missing
 
 
+@pytest.mark.usefixtures("config_files")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_python_imports_exist(page: Path) -> None:
-    blocks = split_page(page.read_text())[1]
-    assert not [name for block in blocks if block.language == "python" for name in missing_imports(block.text)]
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    assert not broken_links(page, text)
+    code = [block.text for block in split_page(text)[1] if block.language == "python"]
+    assert not [name for each in code for name in missing_imports(each)]
+    if page in CURRENT:
+        assert not unknown_options(text)
+        assert not wrong_commands(text)
 
 
 def test_the_readme_is_short() -> None:

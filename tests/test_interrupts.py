@@ -74,7 +74,7 @@ class Running(Session):
         """Send the signal, and see every process of the session end."""
         (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
         self.wait()
-        wait_until(lambda: not self.processes(), self.processes)
+        wait_until(lambda: not self.processes(), message=self.processes)
 
     def tasks(self) -> list[Process]:
         return self.processes("--mapper")

@@ -22,8 +22,7 @@ from etl.errors import EnvironmentFailure
 from tests.airflow_dags.guardian import Guardian
 from tests.airflow_dags.real_airflow import DAG_FILES, TIMEOUT_S, Airflow, Params
 from tests.hadoop.configuration import free_ports
-from tests.lib.commands import REPOSITORY
-from tests.lib.ranks.running import wait_until
+from tests.lib.commands import REPOSITORY, wait_until
 
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 POSTGRES = "postgres"

@@ -16,8 +16,7 @@ import pytest
 from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import Airflow, processes_of
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import copy_some, ringslice, succeeded
-from tests.lib.ranks.running import wait_until
+from tests.lib.commands import copy_some, ringslice, succeeded, wait_until
 from tests.lib.run_folder import fail_in_one_line
 from tests.lib.set_up_failures import AIRFLOW, fail_once
 

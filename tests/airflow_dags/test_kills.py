@@ -20,9 +20,10 @@ from tests.airflow_dags.victims import (
     processes_of_run,
     train,
 )
+from tests.lib.commands import wait_until
 from tests.lib.ranks.outcomes import require_each_key_once
-from tests.lib.ranks.running import checkpoints_of, wait_until
 from tests.lib.run_folder import fail_in_one_line
+from train.checkpoints import store
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +74,7 @@ def test_kills_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None
 def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path, run: str) -> None:
     root = open_place(str(sliced))
     train(scheduler, root, run, epochs=5000)
-    wait_until(lambda: checkpoints_of(root / "runs/run"), scheduler.processes["scheduler"])
+    wait_until(lambda: store.steps(root / "runs/run"), scheduler.processes["scheduler"])
     scheduler.api("PATCH", f"/dags/image_model/dagRuns/{run}/taskInstances/train/0", {"new_state": "failed"})
     wait_until(lambda: not processes_of_run(run))
     assert scheduler.wait_for_end("image_model", run) == "failed"

@@ -9,7 +9,8 @@ from pathlib import Path
 from etl.storage.place import Place
 from tests.airflow_dags.real_scheduler import Scheduler
 from tests.hadoop.processes import Process, find_all
-from tests.lib.ranks.running import checkpoints_of, wait_until
+from tests.lib.commands import wait_until
+from train.checkpoints import store
 
 # Airflow notices in a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
 QUICK = {
@@ -88,7 +89,7 @@ def train(scheduler: Scheduler, root: Place, run: str, candidates: int = 1, epoc
 def kill_in_training(scheduler: Scheduler, root: Place, run: str) -> list[str]:
     """Kill each of `VICTIMS` in the training of its own candidate, and wait for the end; returns the training runs."""
     runs = [f"run-{number}" for number in range(1, len(VICTIMS) + 1)]
-    signs = {f"train {at}": partial(checkpoints_of, root / f"runs/{each}") for at, each in enumerate(runs)}
+    signs = {f"train {at}": partial(store.steps, root / f"runs/{each}") for at, each in enumerate(runs)}
     train(scheduler, root, run, len(runs))
     kill_each(scheduler, "image_model", run, list(zip(signs, VICTIMS, strict=True)), is_at_work=signs)
     return runs

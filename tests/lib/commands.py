@@ -96,12 +96,19 @@ def failed(finished: Finished, status: int, line: str) -> None:
     assert "Traceback" not in finished.stderr, finished.stderr
 
 
-def wait_until(is_there: Callable[[], object], message: Callable[[], object] = lambda: "") -> None:
-    """Wait for a state that comes unless something is wrong; fail with ``message`` then."""
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(
+    is_there: Callable[[], object],
+    process: "subprocess.Popen[str] | subprocess.Popen[bytes] | None" = None,
+    timeout_s: float = 300,
+    poll_s: float = 0.02,
+    message: Callable[[], object] = lambda: "",
+) -> None:
+    """Wait for a state. Fail with ``message`` if ``process`` ends before, or after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
     while not is_there():
+        assert process is None or process.poll() is None, f"it ended before: {message()}"
         assert time.monotonic() < deadline, message()
-        time.sleep(0.005)
+        time.sleep(poll_s)
 
 
 def contents(folder: Path, *left_out: str) -> dict[str, bytes]:

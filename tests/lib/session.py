@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import PATIENCE_S, REPOSITORY, environment
+from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, wait_until
 
 POLL_S = 0.005
 
@@ -44,11 +43,7 @@ class Session:
 
     def wait_until(self, what: str, is_there: Callable[[], object]) -> None:
         """Wait for a state that comes while the command runs."""
-        deadline = time.monotonic() + self.timeout_s
-        while not is_there():
-            assert self.process.poll() is None, f"it ended before there was {what}: {self.errors()}"
-            assert time.monotonic() < deadline, f"no {what}: {self.errors()}"
-            time.sleep(POLL_S)
+        wait_until(is_there, self.process, self.timeout_s, POLL_S, lambda: f"no {what}: {self.errors()}")
 
     def processes(self, word: str = "") -> list[Process]:
         """Those that it started and that are alive, and itself; with ``word`` those with this in their command line."""

@@ -6,14 +6,14 @@ images, images that lie, and images that would cost too much.
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import numpy as np
 
 from tests.lib.pictures.base import COLORS, GRAYS, HEIGHT, WIDTH, Picture, bands, palette_image, rejects, save
-from tests.lib.pictures.jpeg import DQT, frame_of, jpeg, jpeg_pictures, segments, without
-from tests.lib.pictures.png import GRAY, PALETTE, RGB, SIGNATURE, chunk, chunks, header, png, png_pictures
+from tests.lib.pictures.jpeg import DQT, JPEG_PICTURES, frame_of, jpeg, segments, without
+from tests.lib.pictures.png import GRAY, PALETTE, PNG_PICTURES, RGB, SIGNATURE, chunk, chunks, header, png
 from tests.lib.pictures.rasters import (
     BITFIELDS,
     BLACK_IS_ZERO,
@@ -29,15 +29,10 @@ from tests.lib.pictures.rasters import (
     webp_pictures,
 )
 
-_OF = {
-    "jpeg": jpeg_pictures,
-    "png": png_pictures,
-    "gif": gif_pictures,
-    "webp": webp_pictures,
-    "others": other_pictures,
-    "bmp": bmp_pictures,
-    "pnm": pnm_pictures,
-    "tiff": tiff_pictures,
+_OF: dict[str, tuple[Callable[[], Iterator[Picture]], ...]] = {
+    "jpeg": JPEG_PICTURES,
+    "png": PNG_PICTURES,
+    "others": (gif_pictures, webp_pictures, bmp_pictures, pnm_pictures, tiff_pictures, other_pictures),
 }
 FORMATS = (*_OF, "rejects")
 
@@ -46,7 +41,7 @@ FORMATS = (*_OF, "rejects")
 def pictures_of(format: str) -> dict[str, Picture]:
     """The pictures of one of `FORMATS`, by name."""
     if format in _OF:
-        return {picture.name: picture for picture in _OF[format]()}
+        return {picture.name: picture for make in _OF[format] for picture in make()}
     whole = {name: picture.data for each in _OF for name, picture in pictures_of(each).items()}
     return {picture.name: picture for picture in bad_pictures(whole)}
 
@@ -148,14 +143,12 @@ def _pngs() -> Iterator[Picture]:
     files = {
         "png-crc-of-IHDR": with_parts(first=flipped(first, len(first) - 1)),
         "png-crc-of-IDAT": with_parts(data=flipped(data, len(data) - 1)),
-        "png-flipped-bit": with_parts(data=flipped(data, len(data) // 2)),
         "png-no-deflate": with_parts(data=chunk(b"IDAT", b"what is no deflate stream")),
         "png-without-palette": png(bands(16), 4, PALETTE),
     }
     yield from rejects(files, "broken")
     files = {
         "png-zero-width": with_parts(header(0, HEIGHT, 8, RGB)),
-        "png-zero-height": with_parts(header(WIDTH, 0, 8, RGB)),
     }
     yield from rejects(files, "broken", "too-small")
     files = {
@@ -164,7 +157,6 @@ def _pngs() -> Iterator[Picture]:
     }
     yield from rejects(files, "truncated", "broken")
     files = {
-        "png-unknown-depth": with_parts(header(WIDTH, HEIGHT, 3, GRAY)),
         "png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5)),
     }
     yield from rejects(files, "broken", "unsupported")
@@ -194,11 +186,8 @@ def _others(whole: Mapping[str, bytes]) -> Iterator[Picture]:
         "tiff-far-directory": whole["tiff-big-endian"][:4] + b"\x7f\xff\xff\xf0" + bytes(800),
     }
     yield from rejects(files, "truncated", "broken")
-    deep = GRAYS.astype(np.uint16) * 257
     files = {  # whole, of samples or a compression that Pillow does not know
-        "tiff-gray-alpha-16": tiff(np.dstack([deep, deep]), BLACK_IS_ZERO, extra=2),
         "tiff-gray-half": tiff(GRAYS.astype(np.float16), BLACK_IS_ZERO, sample_format=3),
-        "tiff-rgb-float": tiff(COLORS.astype(np.float32), sample_format=3),
         "tiff-five-channels": tiff(np.dstack([COLORS, GRAYS, GRAYS]), extra=0),
         "tiff-unknown-compression": tiff(COLORS, compression=999),
         "bmp-masks-with-gaps": bmp([bytes(4 * WIDTH)] * HEIGHT, 32, compression=BITFIELDS, masks=(5, 0xFF0000, 0xFC00)),

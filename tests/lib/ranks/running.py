@@ -4,18 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from etl.storage.place import Place
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import REPOSITORY, environment
-from train.checkpoints import store
 
 # what is in the folder of a run that is done
 FINISHED = [
@@ -34,20 +31,6 @@ def bytes_per_step(run: Path) -> list[float]:
     lines = [line for line in metric_lines(run) if line["kind"] == "ranks"]
     of_ranks = [np.sum([line[name] for line in lines], axis=0) for name in ("sent_bytes", "received_bytes")]
     return [float(each) / sum(line["steps"] for line in lines) for each in np.concatenate(of_ranks)]
-
-
-def wait_until(
-    holds: Callable[[], Any],
-    running: "subprocess.Popen[str] | None" = None,
-    timeout_s: float = 300,
-    poll_s: float = 0.05,
-) -> None:
-    """Wait for a state. Fail if ``running`` ends before, or after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert running is None or running.poll() is None, "it ended before it was disturbed"
-        assert time.monotonic() < deadline
-        time.sleep(poll_s)
 
 
 def marked(mark: str) -> list[Process]:
@@ -80,8 +63,3 @@ def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Pope
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
         running.wait()
-
-
-def checkpoints_of(run: Place) -> list[int]:
-    """The steps of the finished checkpoints of a run."""
-    return store.steps(run)

@@ -24,8 +24,6 @@ from train.evaluation.trained import find_trained
 from train.runs.folder import find_dataset
 
 CLASSES = [*"abcde"]
-EXAMPLES = 600
-SEEDS = range(10)
 
 
 def test_p_values_are_those_of_scipy() -> None:
@@ -39,32 +37,6 @@ def test_p_values_are_those_of_scipy() -> None:
             assert mcnemar(first, second) == pytest.approx(expected, rel=1e-9), (first, second)
 
 
-def answers(labels: np.ndarray, accuracy: float, generator: np.random.Generator) -> Answers:
-    """Of a model that is right on an example with this probability, whichever it is."""
-    wrong = (labels + generator.integers(1, len(CLASSES), len(labels))) % len(CLASSES)
-    predicted = np.where(generator.random(len(labels)) < accuracy, labels, wrong)
-    return Answers(np.array([b"%06d" % number for number in range(len(labels))], object), labels, predicted)
-
-
-def is_promoted(candidate: Answers, champion: Answers) -> bool:
-    return decide(Rules(max_class_drop=1), candidate.accuracy, compare(candidate, champion, CLASSES))[0]
-
-
-def test_ten_pairs_whose_order_is_known() -> None:
-    """The better one is promoted, the worse one never, also if chance has it ahead on these examples."""
-    is_ahead = 0
-    for seed in SEEDS:
-        generator = np.random.default_rng(seed)
-        labels = generator.integers(0, len(CLASSES), EXAMPLES)
-        worse, better = answers(labels, 0.85, generator), answers(labels, 0.95, generator)
-        assert is_promoted(better, worse) and not is_promoted(worse, better), seed
-        slightly_worse = answers(labels, 0.945, generator)
-        assert not is_promoted(slightly_worse, better), seed
-        is_ahead += slightly_worse.accuracy > better.accuracy
-        assert not is_promoted(better, better)
-    assert is_ahead > 0  # accuracy alone would have promoted a worse one
-
-
 def comparison(first: int, second: int, drop: float = 0) -> Comparison:
     return Comparison(first, second, mcnemar(first, second), drop, "b")
 
@@ -76,6 +48,7 @@ def comparison(first: int, second: int, drop: float = 0) -> Comparison:
         (0.9, comparison(12, 2), 1, "it is more accurate, p 0.0129: 12 examples against 2"),
         (0.79, None, 1, "accuracy 0.7900 is below --min-accuracy 0.8"),
         (0.9, comparison(12, 12), 1, "it is not more accurate: 12 examples against 12"),
+        (0.9, comparison(2, 12), 1, "it is not more accurate"),
         (0.9, comparison(0, 0), 1, "it is not more accurate"),
         (0.9, comparison(8, 2), 1, "p 0.109 is above --max-p 0.05: 8 examples"),
         (0.9, comparison(12, 2), 4, "p 0.0129 is above --max-p 0.05 / 4 candidates"),

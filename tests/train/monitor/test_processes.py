@@ -14,8 +14,8 @@ import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, environment, failed, run
-from tests.lib.ranks.running import marked, started, wait_until
+from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, environment, failed, run, wait_until
+from tests.lib.ranks.running import marked, started
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 from train.monitor.watchdog_process import start_guard
 

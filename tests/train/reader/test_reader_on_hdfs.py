@@ -73,7 +73,7 @@ class Reader:
         self._process.stdin.flush()
 
     def wait_for_line(self, line: str) -> None:
-        wait_until(lambda: line in self._log.read_text(), self._log.read_text)
+        wait_until(lambda: line in self._log.read_text(), message=self._log.read_text)
 
     def require_all(self) -> None:
         result = self._result()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, run, succeeded
+from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, run, succeeded, wait_until
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
-from tests.lib.ranks.running import marked, metric_lines, started, wait_until
+from tests.lib.ranks.running import marked, metric_lines, started
 from tests.lib.train_in_process import train_here
 
 pytestmark = pytest.mark.integration

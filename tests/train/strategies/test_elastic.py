@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import HOROVODRUN, PATIENCE_S, flip_bit
+from tests.lib.commands import HOROVODRUN, PATIENCE_S, flip_bit, wait_until
 from tests.lib.ranks.outcomes import keys_of_split, require_each_key_once
-from tests.lib.ranks.running import metric_lines, started, wait_until
+from tests.lib.ranks.running import metric_lines, started
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import REPOSITORY, horovodrun, run, succeeded
+from tests.lib.commands import REPOSITORY, horovodrun, run, succeeded, wait_until
 from tests.lib.ranks.outcomes import distance, require_each_key_once
-from tests.lib.ranks.running import started, wait_until
+from tests.lib.ranks.running import started
 from tests.lib.torch_ranks.running import BIN, torchrun
 from train.launch import Task
 

@@ -12,12 +12,12 @@ import pytest
 
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import HOROVODRUN, contents, flip_bit, horovodrun, succeeded
+from tests.lib.commands import HOROVODRUN, contents, flip_bit, horovodrun, succeeded, wait_until
 from tests.lib.on_hadoop import dfs, put
 from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.ranks.rank_failures import CHECKPOINT, EVALUATION, FIRST, MIDDLE, STEPS, WHOLE_FILE
 from tests.lib.ranks.resume_steps import BATCH
-from tests.lib.ranks.running import checkpoints_of, marked, started, wait_until
+from tests.lib.ranks.running import marked, started
 from train.checkpoints import store
 from train.checkpoints.store import FOLDER, MARKER, name_of, open_checkpoint
 
@@ -82,7 +82,7 @@ def run_failing(failure: RankFailure, root: str, folder: Path, **variables: str)
 
 def require_no_half(failure: RankFailure, folder: Place) -> None:
     """What was about to be written is absent or incomplete, and is not a checkpoint."""
-    finished = checkpoints_of(folder)
+    finished = store.steps(folder)
     if failure.moment == CHECKPOINT:
         unfinished = {info.base_name for info in (folder / FOLDER / name_of(STEPS[CHECKPOINT])).children()}
         assert WHOLE_FILE in unfinished
@@ -100,7 +100,7 @@ def require_no_half(failure: RankFailure, folder: Place) -> None:
 def resume_all(root: Path, *failures: RankFailure) -> None:
     """Resume these runs from their last checkpoints; they end as the run ``whole``, which nothing disturbed."""
     found = [root / "runs" / str(failure) for failure in failures]
-    lasts = [max(checkpoints_of(open_place(str(each))), default=0) for each in found]
+    lasts = [max(store.steps(open_place(str(each))), default=0) for each in found]
     log = go_on(RANKS, [root / "runs/whole", *found])
     for each, last in zip(found, lasts, strict=True):
         own = log.partition(f"{each}: ")[2].partition(f"{root}/runs/")[0]
@@ -173,7 +173,7 @@ def whole(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(digits_root / "slices", root / "slices")
     succeeded(horovodrun(2, RESUME_STEPS, root, "whole"))
     found = root / "runs" / "whole"
-    assert checkpoints_of(open_place(str(found))) == list(range(1, WHOLE_STEPS + 1))
+    assert store.steps(open_place(str(found))) == list(range(1, WHOLE_STEPS + 1))
     return found
 
 

@@ -18,7 +18,7 @@ from etl.storage.place import Place, json_bytes, open_place, with_checksum
 from tests.lib.commands import Finished, contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
-from tests.lib.ranks.running import FINISHED, checkpoints_of
+from tests.lib.ranks.running import FINISHED
 from tests.lib.train_in_process import evaluate_here, train_here
 from tests.train.conftest import MODEL, TrainedRun
 from train.checkpoints import store
@@ -228,7 +228,7 @@ def train_judged(root: Path, made: TrainedRun, judge: Judge, *more: object) -> F
 def test_the_result_is_that_of_the_best_weights(stopped: TrainedRun, tmp_path: Path) -> None:
     root = stopped.copy(tmp_path / "root").root
     outcome, run = succeeded(train_judged(root, stopped, Judge(), "--keep", 1)), root / "runs/best"
-    assert checkpoints_of(open_place(str(run))) == [2 * EPOCH_STEPS, 4 * EPOCH_STEPS]
+    assert store.steps(open_place(str(run))) == [2 * EPOCH_STEPS, 4 * EPOCH_STEPS]
     assert "the result is that of the best weights: epoch 2, step 40" in outcome.stderr
     result, best = json.loads((run / "result.json").read_text()), {"epoch": 2, "step": 40}
     assert (result["stopped"], result["steps"], result["weights"]) == ("no progress", 80, best)
@@ -252,14 +252,6 @@ def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
     assert line in outcome.stderr
     assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": EPOCH_STEPS}
-
-
-@pytest.mark.integration
-def test_a_checkpoint_that_must_not_fail_ends_the_run(stopped: TrainedRun, tmp_path: Path) -> None:
-    root = stopped.copy(tmp_path / "root").root
-    outcome = train_judged(root, stopped, FullDisk(), "--checkpoint-failures", 1)
-    failed(outcome, 3, "No space left on device")
-    assert checkpoints_of(open_place(str(root / "runs/best"))) == [EPOCH_STEPS]
 
 
 LAST = 40

@@ -13,7 +13,8 @@ from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import horovodrun, succeeded
 from tests.lib.on_hadoop import put
-from tests.lib.ranks.running import FINISHED, checkpoints_of
+from tests.lib.ranks.running import FINISHED
+from train.checkpoints import store
 from train.checkpoints.store import name_of
 
 TRAIN = ("train/main.py", "--model", "mlp", "--json")
@@ -62,7 +63,7 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
     assert "Horovod background loop uncaught exception" not in output.stderr
     run = root / "runs" / "mine"
     assert result(run) == result(local / "runs/mine")
-    (step,) = checkpoints_of(run)
+    (step,) = store.steps(run)
     arrays = f"checkpoints/{name_of(step)}/model.safetensors"
     assert (run / arrays).read_bytes() == (local / "runs/mine" / arrays).read_bytes()
     assert [info.base_name for info in run.children()] == FINISHED
