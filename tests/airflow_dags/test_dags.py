@@ -178,7 +178,6 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     [
         (1, "DataError: ingest ended with status 1: this is why", 1),
         (2, "UsageError: ingest ended with status 2: this is why", 1),
-        (3, "EnvironmentFailure: ingest ended with status 3: this is why", 1),
         ({"siez": "28", "epoch": 1}, "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
         ({"max_rejects": 0.05, "max_imbalance": 2.5}, "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
         ("verify", "DataError: no summary of verify (marked as success?). Clear it", 3),
@@ -188,7 +187,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
 def test_what_fails(
     case: int | str | dict[str, Any], error: str, started: int, airflow: Airflow, fake_home: Path
 ) -> None:
-    """The reason is in the exception; only what may go well next time is tried again.
+    """The reason is in the exception, and nothing is tried again.
 
     A case is a status, the task that is marked as successful, or params.
     """
@@ -199,8 +198,26 @@ def test_what_fails(
     assert error in done.log, done.log[-3000:]
     assert len(commands_of(fake_home) if started else list(fake_home.glob("started.txt"))) == started
     if started == 1:
-        assert done.states["ingest"] == ("up_for_retry" if status == 3 else "failed")
+        assert done.states["ingest"] == "failed"
         assert re.search(r"\[error +\] ringslice: error: this is why", done.log)
+
+
+def is_up_for_retry(airflow: Airflow, task: str) -> bool:
+    question = f"SELECT state FROM task_instance WHERE task_id = '{task}' AND run_id = {{newest}}"
+    return airflow.query(question) == [("up_for_retry",)]
+
+
+@pytest.mark.integration
+def test_what_may_go_well_next_time_is_tried_again(airflow: Airflow, fake_home: Path) -> None:
+    variables = {"RINGSLICE_HOME": str(fake_home), "FAKE_STATUS": "3"}
+    running = airflow.start_dags_test("image_dataset", {}, environment=variables)
+    try:
+        wait_until(lambda: is_up_for_retry(airflow, "ingest"), running)
+    finally:
+        running.kill()
+        output = running.communicate()[0]
+    assert "EnvironmentFailure: ingest ended with status 3: this is why" in output, output[-3000:]
+    assert len(commands_of(fake_home)) == 1
 
 
 @pytest.mark.integration
@@ -239,13 +256,11 @@ def test_nothing_outlives_its_task(
         again = ("train", root, "--run", "stopped", "--resume", "--model", "mlp", "--epochs", 1)
     running = airflow.start_dags_test(dag, params, *more)
     try:
-        wait_until(lambda: list(root.glob(sign)), running)
-        assert len(processes_of(root)) >= 2
+        wait_until(lambda: list(root.glob(sign)) and len(processes_of(root)) >= 2, running)
         os.kill(running.pid, number)
         wait_until(lambda: not processes_of(root))
         if number == signal.SIGTERM:
-            question = f"SELECT state FROM task_instance WHERE task_id = '{task}' AND run_id = {{newest}}"
-            wait_until(lambda: airflow.query(question) == [("up_for_retry",)])
+            wait_until(lambda: is_up_for_retry(airflow, task))
     finally:
         running.kill()
         output = running.communicate()[0]
