@@ -200,7 +200,7 @@ def proxy(cluster: Cluster) -> Iterator[LosingProxy]:
 @pytest.fixture
 def folder(proxy: LosingProxy, hdfs_root: Place) -> Place:
     """The test's folder with three files, by way of the proxy."""
-    place = open_place(f"hdfs://127.0.0.1:{proxy.address[1]}{hdfs_root.path}")
+    place = open_place(f"hdfs://127.0.0.1:{proxy.server_address[1]}{hdfs_root.path}")
     for name in ("a", "b", "c"):
         place.filesystem.open_new((place / name).path).close()
     return place
