@@ -32,8 +32,7 @@ from etl.slices.manifest import Manifest, read_manifest
 from etl.slices.plan import Plan, make_plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, SLICES_FORMAT, normalized_stage, slices_stage
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import open_place
+from etl.storage.place import json_bytes, open_place, with_checksum
 from etl.verify.join import RETIRED_KEYS, Reconciler
 from etl.verify.result import LineResult, read_rows
 from etl.verify.target import LINE_IMAGES

@@ -29,8 +29,8 @@ from etl.options.stage_options import (
 )
 from etl.processes import exec_module
 from etl.raw.ingest import ingest as run_ingest
+from etl.slices.prune import KeptRuns
 from etl.slices.prune import prune as run_prune
-from etl.slices.prune_runs import KeptRuns
 from etl.stages.layout import is_root
 from etl.stages.summary import Summary
 from etl.storage.place import Place, default_data_place, open_place

@@ -18,16 +18,15 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, count_live_images, live_facts, pack_of, read_entry, rows_place, with_live
 from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
 from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, normalized_stage, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run
 from etl.stages.stage import Stage, require
 from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.retry_rejects import Retry
-from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from mapreduce.jobs.retry_rejects import LISTING, plan_retry, retried_entries, retry_facts
+from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
 
 
 class Normalize(StageJob):
@@ -102,20 +101,26 @@ def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     """Retry the rejects of the finished stage; returns True if that changed nothing."""
     if values.get("overwrite"):
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
-    stage, retry = tasks.stage, Retry.plan(tasks.job.root, tasks.stage, values)
-    if (run := retry.begin()) is None:
+    root, stage = tasks.job.root, tasks.stage
+    parent, config = plan_retry(root, stage, values)
+    known = parent.marker  # with its own classes and removed images
+    identity = {"config": config.to_json(), "input": known["input"]}
+    retried = [part for part in parent.entries if live_facts(part)["rejects"]["count"]]
+    if not retried and known["config"] == identity["config"]:
+        log(stage.name, f"{stage.folder} has no rejects to retry")
         return True
+    run = stage.renew(identity, parent.fingerprint, LISTING, force=True, changes=frozenset({"config"}))
+    assert run is not None
     with run:
-        known = retry.parent.marker  # with its own classes and removed images
-        parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retry.parts]
-        tasks.run(run, _plan_work(tasks, retry.config, known["classes"], parts))
-        entries = retry.entries(run)
-        tasks.record.note(**retry.notes(entries))
-        if retry.changes_nothing(entries):
+        parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retried]
+        tasks.run(run, _plan_work(tasks, config, known["classes"], parts))
+        entries = retried_entries(run, root, parent, retried, config)
+        tasks.record.note(**retry_facts(parent, retried, entries))
+        if known["config"] == identity["config"] and list(parent.entries) == entries:
             log(stage.name, f"{stage.folder}: no reject became good, or has another reason")
             run.abandon()
             return True
-        run.commit(_new_marker(run, retry.identity, retry.parent, known, entries), tasks.record)
+        run.commit(_new_marker(run, identity, parent, known, entries), tasks.record)
     return False
 
 

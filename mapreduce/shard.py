@@ -19,7 +19,7 @@ from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
 from etl.slices.lineage import find_parent, lineage_of
-from etl.slices.manifest_builder import build_manifest
+from etl.slices.manifest import build_manifest
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
     Plan,
@@ -34,10 +34,8 @@ from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place, open_place
-from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from etl.storage.place import Place, json_bytes, open_place
+from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
 from mapreduce.shuffle.transport import (
     COLUMNS,
     PARTITIONER,

@@ -28,8 +28,7 @@ from etl.verify.repair import Repair
 from etl.verify.result import result_place
 from etl.verify.target import SLICES, Target
 from etl.verify.task import check_line
-from mapreduce.jobs.stage_job import Show, StageJob, main
-from mapreduce.jobs.task_runner import TaskRunner, Work, worthwhile_tasks
+from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
 
 RESULTS_FOLDER = "results"  # below the folder of a job's tasks
 BUCKET_EXAMPLES = 100_000  # about so many the driver has in memory at once

@@ -14,12 +14,11 @@ import pytest
 from PIL import Image
 
 from etl.errors import RingsliceError
-from etl.slices.prune import prune
-from etl.slices.prune_runs import KeptRuns
+from etl.slices.prune import KeptRuns, prune
 from etl.stages.champion import publish_champions, read_champions
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.storage import place
-from etl.storage.local import LocalFilesystem
+from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import open_place
 from mapreduce.verify import Verify
 from tests.etl.stages.test_stage import as_a_process_that_is_gone

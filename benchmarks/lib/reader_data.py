@@ -3,7 +3,6 @@
 import hashlib
 import io
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,10 @@ from sklearn.datasets import load_sample_images
 from etl.formats.example import ImageExample, serialize
 from etl.images.config import NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
-from etl.slices.manifest import TABLES
-from etl.slices.manifest_builder import build_manifest
-from etl.slices.split_assignment import Known
+from etl.slices.manifest import TABLES, build_manifest
 from etl.slices.writer import SourcedExample, slice_names, write_slice
 from etl.stages.layout import slices_stage
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.storage.place import open_place
 from lib.hdfs import delete_folder, hadoop_fs
 from lib.processes import run_quietly
@@ -47,7 +44,7 @@ def make_photographs(root: Path, size_bytes: int, slices: int) -> None:
         for number, each in enumerate(planned):
             write_slice(stage.folder, tasks, each, _examples(pictures, number * per_slice, per_slice))
         normalized = {"classes": CLASSES, "config": NormalizeConfig(SIDE, SIDE, "crop", "rgb", "jpeg", 95).to_json()}
-        plan = {"lineage": None, "known": asdict(Known(new=per_slice * slices)), "left_out": {}}
+        plan = {"lineage": None, "known": {"new": per_slice * slices}, "left_out": {}}
         history = {name: TABLES[name].empty_table() for name in ("departed", "contents", "groups")}
         manifest = build_manifest(
             run, identity, normalized, planned, statistics=_sums(pictures), plan=plan, history=history

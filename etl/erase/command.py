@@ -10,17 +10,26 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from etl.erase.clear import clear_normalized, clear_raw, clear_unfinished_slices, require_idle
 from etl.erase.find import Found, find_images, has_parts
 from etl.erase.repack import repack
 from etl.errors import DataError, UsageError
-from etl.normalized.erased import record_images
+from etl.normalized.erased import record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
-from etl.slices.key_list import read_keys
+from etl.slices.history import read_keys
 from etl.slices.lineage import lineage_ends
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import erasure_stage, is_root, normalized_stage, raw_stage, slices_stage
+from etl.stages.layout import (
+    erasure_stage,
+    folders,
+    is_root,
+    normalized_stage,
+    raw_stage,
+    slices_below,
+    slices_stage,
+    verification_stage,
+)
+from etl.stages.names import VERIFIED_FOLDER
 from etl.stages.run import Run
 from etl.stages.summary import Summary
 from etl.storage.place import Place
@@ -89,7 +98,7 @@ def _shard_again(root: Place, name: str, listed: Place) -> str:
 
 def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, Any]:
     """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
-    require_idle(root)
+    _require_idle(root)
     record_images(root, run.staging, found.rows)
     raw, packs, run_of_raw = raw_stage(root), 0, None
     with ExitStack() as stack:
@@ -98,9 +107,63 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, An
             run_of_raw = stack.enter_context(raw.lease())
         if has_parts(root, found):
             run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
-        generations = clear_normalized(root, found.parts)
-        generations += clear_raw(run_of_raw, found.packs) if run_of_raw else 0
-    return {"packs": packs, "generations": generations, "unfinished": clear_unfinished_slices(root)}
+        generations = _clear_normalized(root, found.parts)
+        generations += _clear_raw(run_of_raw, found.packs) if run_of_raw else 0
+    return {"packs": packs, "generations": generations, "unfinished": _clear_unfinished_slices(root)}
+
+
+def _require_idle(root: Place) -> None:
+    """Raise BusyError if a run is at work below ``root``; what finished runs left of their work is deleted."""
+    verified = (verification_stage(root, name) for name in folders(root / VERIFIED_FOLDER))
+    for stage in (raw_stage(root), normalized_stage(root), *slices_below(root), *verified):
+        if stage.work.exists():
+            with stage.lease():
+                pass
+
+
+def _clear_raw(run: Run, packs: frozenset[str]) -> int:
+    """Delete all of ``raw`` that names these packs; returns how many generations are gone."""
+    run.discard_unfinished()
+    gone, places = run.stage.find_obsolete(lambda each: packs.isdisjoint(each.entries.column("name")))
+    run.delete(places)
+    return len(gone)
+
+
+def _clear_normalized(root: Place, parts: frozenset[str]) -> int:
+    """Delete all of ``normalized`` that names these parts; returns how many generations are gone.
+
+    Raises BusyError if another run is at work on it.
+    """
+    stage = normalized_stage(root)
+    if not (stage.marker.exists() or stage.work.exists()):
+        return 0
+    with stage.lease() as run:
+        run.discard_unfinished()
+        if not stage.marker.exists():
+            stage.folder.delete()
+            return 0
+        gone, places = stage.find_obsolete(lambda each: parts.isdisjoint(each.entries.column("part")))
+        record_generations(root, run.staging, gone)
+        run.delete(places)
+        return len(gone)
+
+
+def _clear_unfinished_slices(root: Place) -> int:
+    """Delete slices that were begun from normalised images that are gone now; returns how many sets these are.
+
+    Raises BusyError if another run is at work on one.
+    """
+    normalized, cleared = normalized_stage(root), 0
+    for stage in slices_below(root):
+        if stage.marker.exists() or not stage.work.exists():
+            continue
+        with stage.lease() as run:
+            planned = stage.plan.read_json()["identity"]["input"] if stage.plan.exists() else ""
+            if normalized.find_generation(planned) is None:
+                run.discard_unfinished()
+                stage.folder.delete()
+                cleared += 1
+    return cleared
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:

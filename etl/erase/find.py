@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from etl.formats import parquet_tables
 from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import pack_of
-from etl.raw.packs import list_place
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed, list_place
 from etl.slices.lineage import finished_slices
 from etl.slices.manifest import table_file
 from etl.stages.layout import normalized_stage, raw_stage
@@ -69,12 +68,12 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
     """
     asked = pa.array(keys, pa.string())
     contents = set[bytes]()
-    for _, _, table in [("", "", read_record(root)), *_tables(root)]:
+    for _, _, table in _tables(root):
         contents.update(table["sha256"].filter(pc.is_in(table["key"], value_set=asked)).to_pylist())
     wanted = pa.array(sorted(contents), pa.binary(32))
     rows, holders = set[Row](), defaultdict[str, set[str]](set)
     examples = defaultdict[str, Counter[str]](Counter)
-    for kind, name, table in [("", "", read_record(root)), *_tables(root)]:
+    for kind, name, table in _tables(root):
         of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
         if of_them.num_rows:
             rows.update(zip(of_them["key"].to_pylist(), of_them["sha256"].to_pylist(), strict=True))
@@ -87,7 +86,11 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
 
 
 def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
-    """Tables with the columns key and sha256: of what kind, and the name of the pack, part or slices."""
+    """Tables with the columns key and sha256: of what kind, and the name of the pack, part or slices.
+
+    The first one, of no kind, is that of the images that were erased before.
+    """
+    yield "", "", read_record(root)
     folders = (("raw/packs", PACKS), ("normalized/parts", PARTS), ("normalized/rejects", PARTS))
     for below, kind in folders:
         for info in (root / below).children():

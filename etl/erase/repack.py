@@ -15,18 +15,14 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.normalized.parts import read_images
 from etl.raw.ingest import count_source
-from etl.raw.pack_writer import copy_to_packs
-from etl.raw.packs import list_place, pack_place
-from etl.raw.removed import Removed, publish_removed
+from etl.raw.packs import Removed, copy_to_packs, list_place, pack_place, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
 from etl.stages.layout import PACKS, raw_stage
 from etl.stages.marker import fingerprint_of
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 AT_ONCE = 4
 REMEDY = "its other images cannot be repacked; put the original back"

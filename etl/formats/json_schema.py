@@ -5,7 +5,6 @@ that is not known here is refused, so that none is ignored.
 """
 
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "string": lambda value: isinstance(value, str),
-    "array": lambda value: isinstance(value, list | tuple | array),
+    "array": lambda value: isinstance(value, list | tuple),
     "object": lambda value: isinstance(value, Mapping),
 }
 _WITHIN = {"items", "properties", "patternProperties", "required", "additionalProperties", "propertyNames"}
@@ -38,7 +37,7 @@ def _faults(value: Any, schema: Schema, root: Schema, where: str) -> Iterator[tu
             yield where, f"is {shown}, against {keyword} {rule}"
     if isinstance(value, Mapping):
         yield from _faults_of_members(value, schema, root, f"{where}." if where else "")
-    elif isinstance(value, list | tuple):  # an array has whole numbers from 0 alone
+    elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
             yield from _faults(each, schema.get("items", {}), root, f"{where}[{number}]")
 

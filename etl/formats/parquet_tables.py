@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -166,17 +165,6 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
         if not groups:
             return file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
         return file.read_row_groups(groups, columns).slice(start - first, stop - start)
-
-
-def take_rows(place: Place, positions: Sequence[int], columns: list[str]) -> pa.Table:
-    """The rows at these ascending ``positions``; only the row groups that contain one are read, one at a time.
-
-    Raises DataError if it cannot be read as a table, or has fewer rows.
-    """
-    wanted = np.asarray(positions, dtype=np.int64)
-    runs = np.split(wanted, np.flatnonzero(np.diff(wanted // GROUP_ROWS)) + 1) if len(wanted) else []
-    taken = [read_range(place, int(run[0]), int(run[-1]) + 1, columns).take(pa.array(run - run[0])) for run in runs]
-    return pa.concat_tables(taken or [read_range(place, 0, 0, columns)])
 
 
 def read_facts(place: Place) -> dict[str, Any]:

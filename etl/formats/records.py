@@ -11,7 +11,7 @@ An index is a text of one line ``offset size`` for each record, in bytes, the fr
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,6 @@ _MASK_DELTA = 0xA282EAD8
 _HEADER = struct.Struct("<QI")
 _UINT32 = struct.Struct("<I")
 _UINT64 = struct.Struct("<Q")
-
-
-class ByteReader(Protocol):
-    """Anything to read bytes from, front to back."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ def frame(data: bytes) -> tuple[bytes, int]:
     return b"".join((length, _UINT32.pack(mask(crc32c(length))), data, _UINT32.pack(mask(crc)))), crc
 
 
-def read_records(stream: ByteReader, where: str) -> Iterator[Record]:
+def read_records(stream: pa.NativeFile | BinaryIO, where: str) -> Iterator[Record]:
     """The records of a file, one by one, each CRC checked; ``stream`` stands at its beginning.
 
     Raises DataError, naming ``where`` and the offset, for a wrong CRC or a file that ends within a record.

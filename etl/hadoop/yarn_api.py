@@ -87,10 +87,17 @@ class ResourceManager:
         """Version and state. Raises EnvironmentFailure if no ResourceManager answers."""
         return self._get("/ws/v1/cluster/info")["clusterInfo"]
 
-    def queues(self) -> tuple[str, ...]:
-        """The names of CapacityScheduler's queues that take applications; empty for another scheduler."""
+    def queues(self, wanted: str | None = None) -> tuple[str, ...]:
+        """The names of CapacityScheduler's queues that take applications; empty for another scheduler.
+
+        Raises EnvironmentFailure if the one that is ``wanted`` is not among them.
+        """
         scheduler = self._get("/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
-        return tuple(sorted(_leaf_queues(scheduler))) if "queues" in scheduler else ()
+        found = tuple(sorted(_leaf_queues(scheduler))) if "queues" in scheduler else ()
+        if wanted is not None and found and wanted.rpartition(".")[2] not in found:
+            known = ", ".join(found)
+            raise EnvironmentFailure(f"--queue {wanted!r} does not exist at {self}; its queues are: {known}")
+        return found
 
     def metrics(self) -> dict[str, Any]:
         """Return counts of nodes and memory. Raises EnvironmentFailure if no ResourceManager answers."""
@@ -176,11 +183,6 @@ class ResourceManager:
 
 def _job_of(application: str) -> str:
     return application.replace("application_", "job_")
-
-
-def has_queue(queues: tuple[str, ...], wanted: str | None) -> bool:
-    """True if ``queues``, as `ResourceManager.queues` lists them, have the one that is wanted, or cannot be known."""
-    return wanted is None or not queues or wanted.rpartition(".")[2] in queues
 
 
 def _leaf_queues(queue: dict[str, Any]) -> list[str]:

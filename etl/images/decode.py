@@ -44,16 +44,6 @@ class DecodeOptions:
     least: Size
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """``pixels`` are uint8 of shape (height, width, channels), C-contiguous; the source's sides are as stored."""
-
-    pixels: Pixels
-    source_format: str
-    source_width: int
-    source_height: int
-
-
 def upright_size(header: Header) -> Size:
     """Return the size of the picture after it is turned upright."""
     stored = Size(header.height, header.width)
@@ -65,8 +55,11 @@ def mirrored(orientation: int) -> tuple[bool, bool]:
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
-def decode(data: bytes, header: Header, options: DecodeOptions) -> Decoded | Reject:
-    """Decode the first picture of an image file, whose header is ``header``."""
+def decode(data: bytes, header: Header, options: DecodeOptions) -> Pixels | Reject:
+    """Decode the first picture of an image file, whose header is ``header``.
+
+    Returns uint8 of shape (height, width, channels), C-contiguous.
+    """
     try:
         if header.format == PNM and header.offset:
             pixels: Pixels | Reject = _plain_pixels(data, header, options)
@@ -80,7 +73,7 @@ def decode(data: bytes, header: Header, options: DecodeOptions) -> Decoded | Rej
         if pixels.reason == Reason.BROKEN:
             _require_memory(header)
         return pixels
-    return Decoded(_upright(pixels, header.orientation), header.format, header.width, header.height)
+    return _upright(pixels, header.orientation)
 
 
 def _require_memory(header: Header) -> None:

@@ -1,19 +1,26 @@
 """Decode, resize and encode one image. Pure: the bytes of a file in, encoded pixels or a reason out."""
 
+import functools
+import io
+
 import cv2
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
+from PIL import Image
 
-from etl.images.config import JPEG, NormalizeConfig
+from etl.images.config import FLOATS, JPEG, PNG, NormalizeConfig
 from etl.images.containers.jpeg import is_last_scan
 from etl.images.decode import GRAY, DecodeOptions, decode, mirrored, upright_size
-from etl.images.encode import MAX_JPEG_SIDE, encode
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
 from etl.images.resize import apply_plan
 from etl.images.result import Normalized, Reason, Reject
 
+MAX_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 SPARE = 2  # a JPEG is decoded to at least so many times its final size, each way
+
+Pixels = npt.NDArray[np.uint8]
 
 
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:
@@ -40,16 +47,16 @@ def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> N
     decoded = decode(data, header, DecodeOptions(config.color, config.background, plan.least_source(SPARE)))
     if isinstance(decoded, Reject):
         return decoded
-    found = Size(*decoded.pixels.shape[:2])
+    found = Size(*decoded.shape[:2])
     if found != plan.source:
         plan = plan.of_reduced(found, mirrored(header.orientation))
-    pixels = apply_plan(decoded.pixels, plan, in_channels(config.background, config.color))
+    pixels = apply_plan(decoded, plan, in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
     encoded = data if _passes(data, header, plan, config) else encode(pixels, config)
     return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
 
 
-def channel_sums(pixels: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
+def channel_sums(pixels: Pixels) -> tuple[list[int], list[int]]:
     """Compute exact sums, and sums of squares, of each channel of uint8 pixels of shape (height, width, channels).
 
     OpenCV adds whole numbers and returns them as float64, exact below 2**53; a square has at most 16 bits.
@@ -88,3 +95,35 @@ def _passes(data: bytes, header: Header, plan: Plan, config: NormalizeConfig) ->
         and plan.changes_nothing
         and (header.format != JPEG or is_last_scan(data, header.offset))
     )
+
+
+def encode(pixels: Pixels, config: NormalizeConfig) -> bytes:
+    """Encode ``pixels``, uint8 of shape (height, width, channels) and C-contiguous, in the format of ``config``.
+
+    Floats are little-endian, of the same shape: (pixel - subtract) / divide_by, rounded once.
+    """
+    if config.format == JPEG:
+        gray = config.channels == 1
+        return simplejpeg.encode_jpeg(
+            pixels,
+            config.quality,
+            "GRAY" if gray else "RGB",
+            "Gray" if gray else str(config.subsampling),
+            fastdct=False,
+        )
+    if config.format == PNG:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels[..., 0] if config.channels == 1 else pixels).save(buffer, "PNG")
+        return buffer.getvalue()
+    if config.format in FLOATS:
+        table = _float_table(config.format, *config.scaling)
+        return np.stack([table[c][pixels[..., c]] for c in range(config.channels)], axis=-1).tobytes()
+    return pixels.tobytes()
+
+
+@functools.lru_cache(1)
+def _float_table(format: str, subtract: tuple[float, ...], divide_by: tuple[float, ...]) -> npt.NDArray[np.floating]:
+    """Return the values of the 256 levels, of shape (channels, 256)."""
+    levels = np.arange(256, dtype=np.float64)
+    exact = (levels - np.array(subtract)[:, None]) / np.array(divide_by)[:, None]
+    return exact.astype(np.dtype(FLOATS[format]).newbyteorder("<"))

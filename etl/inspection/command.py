@@ -121,33 +121,27 @@ def _part(normalized: Stage, name: str) -> RecordFile:
 
 
 def _slice(place: Place, name: str) -> RecordFile:
-    folder = place.parent
-    for _ in range(MAX_LEVELS):
-        stage = slices_stage_in(folder)
-        if stage.marker.exists():
-            return _slice_of(stage, name)
-        folder, name = folder.parent, f"{folder.name}/{name}"
-    raise UsageError(
-        f"{place} is not a slice: there is no manifest.json above it;"
-        " give something like ROOT/slices/default/train/train-00000-of-00008"
-    )
-
-
-def _slice_of(stage: Stage, name: str) -> RecordFile:
-    manifest, folder = read_manifest(stage), stage.folder
+    folder, levels = place.parent, MAX_LEVELS
+    while not (stage := slices_stage_in(folder)).marker.exists():
+        folder, name, levels = folder.parent, f"{folder.name}/{name}", levels - 1
+        if not levels:
+            raise UsageError(
+                f"{place} is not a slice: there is no manifest.json above it;"
+                " give something like ROOT/slices/default/train/train-00000-of-00008"
+            )
+    manifest = read_manifest(stage)
     found = next((each for each in located_slices(manifest) if each[1]["name"] == name), None)
     if found is None:
         raise UsageError(f"{stage.marker} has no slice {name}")
-    _, entry, first_row, _ = found
     root = folder.parent.parent if folder.parent.name == "slices" else None
     return RecordFile(
         kind="slice",
         name=name,
         place=folder / f"{name}.tfrecord",
-        entry=entry,
+        entry=found[1],
         classes=manifest["classes"],
         rows_file=folder / table_file("examples"),
-        first_row=first_row,
+        first_row=found[2],
         root=root,
         remedy=f"run: ringslice verify {root} --name {folder.name} --repair" if root else "copy the slices again",
     )

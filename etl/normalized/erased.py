@@ -15,8 +15,7 @@ from etl.formats import parquet_tables, schemas
 from etl.stages.layout import erasure_stage
 from etl.stages.marker import Generation
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 Row = tuple[str, bytes]  # key, SHA-256
 

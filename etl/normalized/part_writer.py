@@ -11,20 +11,22 @@ from typing import Any
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import frame
-from etl.images.config import NormalizeConfig
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import Origin, part_facts, read_images, records_place, rejects_places, rows_place
-from etl.raw.packs import Content, TarWriter, list_place, pack_place
+from etl.raw.packs import TarWriter, list_place, pack_place
+from etl.sources.base import Content
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
 
 
 @dataclass
 class PartWriter:
-    """Writes images to ``records`` or, if they are rejects, to the tar file that ``open_rejects`` opens."""
+    """Normalizes images, and writes them to ``records`` or, if they are rejects, to the tar file that ``open_rejects``
+    opens.
+    """
 
-    config: NormalizeConfig
+    worker: DecodeWorker
     classes: Sequence[str]
     records: OutputFile
     open_rejects: Callable[[], OutputFile]
@@ -33,8 +35,12 @@ class PartWriter:
     tar_file: OutputFile | None = None
     _tar: TarWriter | None = None
 
-    def add(self, image: dict[str, Any], content: Content, result: Normalized | Reject) -> None:
-        """Add an image of the pack's list, and what became of it."""
+    def add(self, image: dict[str, Any], content: Content) -> None:
+        """Normalize and add an image of the pack's list."""
+        result: Normalized | Reject | None = self.worker.config.limits.check_bytes(image["size"])
+        if result is None:
+            assert isinstance(content, bytes)  # only one above the limit comes in pieces, and is not read
+            result = self.worker.normalize(content)
         row = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
         if isinstance(result, Reject):
             if self._tar is None:
@@ -60,10 +66,10 @@ class PartWriter:
             key=image["key"],
             label=image["label"],
             text=self.classes[image["label"]],
-            format=self.config.format.upper(),
+            format=self.worker.config.format.upper(),
             height=result.height,
             width=result.width,
-            channels=self.config.channels,
+            channels=self.worker.config.channels,
             encoded=result.encoded,
         )
 
@@ -94,7 +100,7 @@ def normalize_pack(
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
         records = files.enter_context(publishing(records_place(normalized, origin.part), staging))
-        part = PartWriter(worker.config, classes, records, lambda: files.enter_context(publishing(tar_place, staging)))
+        part = PartWriter(worker, classes, records, lambda: files.enter_context(publishing(tar_place, staging)))
         contents = read_images(
             pack_place(raw, origin.pack, origin.file),
             images.to_pylist(),
@@ -103,7 +109,7 @@ def normalize_pack(
             most_bytes=worker.config.limits.size_bytes,
         )
         for done, (image, content) in enumerate(contents, start=1):
-            part.add(image, content, _normalize_content(worker, image, content))
+            part.add(image, content)
             report(done)
         part.finish()
     rows, rejects = (
@@ -125,12 +131,3 @@ def normalize_pack(
     }
     parquet_tables.write_table(rows_file, staging, rows, facts)
     return facts
-
-
-def _normalize_content(worker: DecodeWorker, image: dict[str, Any], content: Content) -> Normalized | Reject:
-    """Normalize an image of a pack; one that comes in pieces is larger than its limit, and is not read."""
-    too_large = worker.config.limits.check_bytes(image["size"])
-    if too_large is not None:
-        return too_large
-    assert isinstance(content, bytes)
-    return worker.normalize(content)

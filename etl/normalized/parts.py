@@ -23,8 +23,8 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import Record, read_records
-from etl.raw.packs import Content, content_sha256
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed, content_sha256
+from etl.sources.base import Content
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
 

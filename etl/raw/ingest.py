@@ -2,42 +2,44 @@
 
 Run again on a source that has changed, it makes the next generation of raw: packs stay as they are, new and changed
 images go to new packs, and which rows of old packs hold no image any more stands in a table that the marker names.
+Further columns of images may come from a table of the user's: CSV or Parquet, with a column ``key`` and any others.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
-from etl.errors import UsageError
+from etl.errors import DataError, UsageError
+from etl.formats import parquet_tables
 from etl.options.stage_options import DEFAULT_PACK_SIZE
-from etl.raw.extra_columns import join_columns, read_columns
-from etl.raw.pack_writer import copy_to_packs, list_in_place, require_same_storage
-from etl.raw.removed import publish_removed
+from etl.raw.packs import copy_to_packs, list_in_place, publish_removed, require_same_storage
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, Versions, compare, has_known_versions, versions_bytes
-from etl.sources.base import SOURCE_OPTIONS, Source, SourceImage, SourceOptions, fingerprint
+from etl.sources.base import SOURCE_OPTIONS, Columns, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
 from etl.sources.detect import open_source
-from etl.sources.fields import read_classes
-from etl.sources.names import is_visible
+from etl.sources.fields import known_columns, read_classes
+from etl.sources.file_list import csv_rows
+from etl.sources.names import PARQUET_NAMES, is_visible
 from etl.stages.layout import PACKS, RAW_FORMAT, raw_stage
 from etl.stages.lease import BusyError
 from etl.stages.marker import Generation, fingerprint_of
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, speed
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place
 from etl.values import parse_bytes
 
 Pack = Callable[[list[SourceImage], int], list[dict[str, Any]]]
 
 SAME = Comparison.with_nothing(0)
+KEY_COLUMN = "key"  # of a table of further columns
 
 
 def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrite: bool = False) -> Summary:
@@ -53,24 +55,27 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     options = _source_options(values)
-    grown = parent is not None and _has_grown(_listed(parent), options.classes, values["classes"], stage.folder)
-    source = open_source(source_place, replace(options, known=tuple(parent.marker["classes"]) if parent else ()))
+    listed = parent.marker["config"]["classes"] if parent else None
+    grown = _has_grown(listed, options.classes, values["classes"], stage.folder)
+    known = tuple(parent.marker["classes"]) if parent else ()
+    source = open_source(source_place, dataclasses.replace(options, known=known))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
     config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
     listing = _listing(source, in_place)
+    versions = partial(versions_bytes, source.images, listing)
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
-        stage.refuse_another(parent.marker, {"config": config | ({"classes": _listed(parent)} if grown else {})})
+        stage.refuse_another(parent.marker, {"config": config | ({"classes": listed} if grown else {})})
         looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
         found = compare(source, root, parent, Versions.read(stage, source.images)) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
         if found.is_the_same and source.classes == parent.marker["classes"]:
             identity["input"] = parent.marker["input"]  # in another order the images are the same
-    record.note(packed=len(found.plan.unpacked), removed=found.missing + found.changed, reused=len(found.plan.kept))
+    record.note(packed=len(found.unpacked), removed=found.missing + found.changed, reused=len(found.kept))
     if overwrite:
         run = stage.begin(identity, listing, overwrite=True)
     else:
@@ -82,18 +87,12 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
             pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=pack_bytes)
             pack = partial(pack, run, source, at_once=values["packs_at_once"])
             marker = {"format": RAW_FORMAT, **identity, **_write(run, source, parent, found, pack)}
-            run.commit(marker, record, _versions(source, listing, fingerprint_of(json_bytes(marker))))
+            run.commit(marker, record, {VERSIONS_FILE: versions(fingerprint_of(json_bytes(marker)))})
     elif parent is not None and looked:
-        _note_versions(stage, parent.fingerprint, _versions(source, listing, parent.fingerprint))
+        _note_versions(stage, parent.fingerprint, versions(parent.fingerprint))
     summary = _summary(stage, already_done=run is None)
     summary.facts |= joined
     return summary
-
-
-def _listed(parent: Generation) -> list[str] | None:
-    """The classes of --classes that a generation of raw was made with."""
-    listed: list[str] | None = parent.marker["config"]["classes"]
-    return listed
 
 
 def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str | None, folder: Place) -> bool:
@@ -166,24 +165,77 @@ def _join(source: Source, table: str | None) -> dict[str, Any]:
     return {"columns": facts}
 
 
-def _versions(source: Source, listing: str, generation: str) -> dict[str, bytes]:
-    return {VERSIONS_FILE: versions_bytes(source.images, listing, generation)}
+def read_columns(place: Place) -> pa.Table:
+    """The table with all columns as text; a cell without a value is null.
+
+    Raises UsageError if it has no column ``key``, no other, or a key twice; DataError if it cannot be read as text.
+    """
+    if place.info().type != fs.FileType.File:
+        raise UsageError(f"--columns {place}: no such file; give a CSV or Parquet table with a column 'key'")
+    table = _read_table(place)
+    names = table.column_names
+    if KEY_COLUMN not in names or len(names) < 2 or len(set(names)) < len(names):
+        found = ", ".join(map(repr, names))
+        raise UsageError(f"--columns {place} has the columns {found}; it needs 'key' and others, each once")
+    keys = table[KEY_COLUMN].combine_chunks()
+    if keys.null_count:
+        raise UsageError(
+            f"--columns {place} has {keys.null_count} rows without a key; give each row the key of its image"
+        )
+    reject_duplicates(keys.to_pylist(), lambda row: f"row {row + 1} of --columns {place}")
+    return table
 
 
-def _note_versions(stage: Stage, generation: str, versions: dict[str, bytes]) -> None:
+def _read_table(place: Place) -> pa.Table:
+    if PARQUET_NAMES.search(place.name):
+        table = parquet_tables.read_table(place)
+        try:
+            table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+            table.validate(full=True)  # Arrow does not check that text is UTF-8 as it reads
+        except pa.ArrowException as error:
+            what = str(error).splitlines()[0]
+            raise DataError(f"--columns {place}: a column is neither text nor numbers ({what}); leave it out") from None
+        return table
+    rows = [row for _, row in csv_rows(place)]
+    if not rows:
+        raise DataError(f"--columns {place} has no rows; give a table with the columns of the images")
+    return pa.table({name: pa.array([row[name] for row in rows], pa.string()) for name in rows[0]})
+
+
+def join_columns(images: Sequence[SourceImage], table: pa.Table) -> tuple[list[SourceImage], dict[str, int]]:
+    """The images with the columns of their rows and their own, and the numbers of images and rows without the other.
+
+    If both have a column, the table's cell is taken if it has a value.
+    """
+    rows = pc.index_in(pa.array([image.key for image in images], pa.string()), value_set=table[KEY_COLUMN])
+    names = sorted(name for name in table.column_names if name != KEY_COLUMN)
+    values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
+    joined = [
+        dataclasses.replace(image, columns=_joined(image.columns, known_columns(names, cells)))
+        for image, cells in zip(images, zip(*values, strict=True), strict=True)
+    ]
+    unknown = rows.null_count
+    facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
+    return joined, facts | {"images_without_row": unknown}
+
+
+def _joined(own: Columns | None, others: Columns | None) -> Columns | None:
+    return tuple(sorted((dict(own or ()) | dict(others or ())).items())) or None
+
+
+def _note_versions(stage: Stage, generation: str, versions: bytes) -> None:
     """Replace what is known of the versions of a finished stage; another run at work on it will do so itself."""
     with suppress(BusyError), stage.lease() as run:
         if stage.fingerprint() == generation:
-            for name, data in versions.items():
-                replace_bytes(run.folder / name, run.staging, data)
+            replace_bytes(run.folder / VERSIONS_FILE, run.staging, versions)
 
 
 def _write(run: Run, source: Source, parent: Generation | None, found: Comparison, pack: Pack) -> dict[str, Any]:
     """Write the packs of what is new, and the table of removed rows; returns the marker's entries of them."""
-    known = {pack["name"]: pack for pack in parent.entries} if parent and found.plan.kept else {}
-    kept = [known[pack.name] | {"removed": len(pack.removed)} for pack in found.plan.kept]
+    known = {pack["name"]: pack for pack in parent.entries} if parent and found.kept else {}
+    kept = [known[name] | {"removed": len(removed)} for name, removed in found.kept.items()]
     first = parent.marker["next_pack"] if parent else 0
-    images = [source.images[number] for number in found.plan.unpacked]
+    images = [source.images[number] for number in found.unpacked]
     written = pack(images, first)
     removed = publish_removed(run.folder, run.staging, found.removed_rows)
     return {

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.packs import content_sha256, list_place
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed, content_sha256, list_place
 from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
@@ -36,38 +35,25 @@ _COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
 _REWRITTEN = "files were written again since they were packed; comparing their contents with the packs"
 
 
-@dataclass(frozen=True)
-class KeptPack:
-    """A pack that stays as it is; ``removed`` are its rows without a live image: int64, ascending."""
-
-    name: str
-    removed: Integers
-
-
-@dataclass(frozen=True)
-class RenewalPlan:
-    """The packs that stay, in their order, and the images that are in none of them: int64, ascending."""
-
-    kept: tuple[KeptPack, ...]
-    unpacked: Integers
-
-
-def plan_renewal(packs: Iterable[tuple[str, Integers]], images: int) -> RenewalPlan:
+def plan_renewal(packs: Iterable[tuple[str, Integers]], images: int) -> tuple[dict[str, Integers], Integers]:
     """Choose which of ``packs`` stay, each a name and the image of each row (or `NO_IMAGE`): int64 of shape (rows,).
 
     A pack with more than half of its rows removed does not: its other images are packed again. Of two rows with the
     same image the second one is removed.
+
+    Returns the packs that stay, in their order, each with its removed rows, and the images that are in none of them:
+    int64, ascending.
     """
     packed = np.zeros(images, dtype=np.bool_)
-    kept = []
+    kept = dict[str, Integers]()
     for name, held in packs:
         live = _first_of_each(held) & ~packed[held]  # NO_IMAGE indexes the last image, and is never live
         removed = np.flatnonzero(~live)
         if 2 * len(removed) > len(held) or len(removed) == len(held):
             continue
         packed[held[live]] = True
-        kept.append(KeptPack(name, removed))
-    return RenewalPlan(tuple(kept), np.flatnonzero(~packed))
+        kept[name] = removed
+    return kept, np.flatnonzero(~packed)
 
 
 def _first_of_each(held: Integers) -> npt.NDArray[np.bool_]:
@@ -123,12 +109,14 @@ def _versions(images: Sequence[SourceImage]) -> pa.Array:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The plan of a renewal, the removed rows of the packs that it keeps (`etl.formats.schemas.REMOVED`), and counts.
+    """What a renewal keeps and packs, as `plan_renewal` gives it, and counts.
 
-    ``known`` is the number of live rows; of their images ``missing`` are not in the source and ``changed`` differ.
+    ``removed_rows`` is the table of the removed rows of ``kept`` packs (`etl.formats.schemas.REMOVED`). ``known`` is
+    the number of live rows; of their images ``missing`` are not in the source and ``changed`` differ.
     """
 
-    plan: RenewalPlan
+    kept: Mapping[str, Integers]
+    unpacked: Integers
     removed_rows: pa.Table
     known: int = 0
     missing: int = 0
@@ -137,12 +125,12 @@ class Comparison:
     @classmethod
     def with_nothing(cls, images: int) -> "Comparison":
         """The comparison of so many images with no packs."""
-        return cls(plan_renewal([], images), schemas.REMOVED.empty_table())
+        return cls({}, np.arange(images), schemas.REMOVED.empty_table())
 
     @property
     def is_the_same(self) -> bool:
         """True if the packs contain exactly the images of the source."""
-        return not (self.missing or self.changed or len(self.plan.unpacked))
+        return not (self.missing or self.changed or len(self.unpacked))
 
     def require_most_known(self, max_removed: float, place: Place) -> None:
         """Raise UsageError if so many images are missing or changed that this may be another source."""
@@ -170,13 +158,11 @@ def compare(source: Source, root: Place, parent: Generation, versions: Versions)
         held = _without_changed_files(source, packs, bounds, held, unsure)
     elif unsure.any():
         held = _without_changed_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
-    plan = plan_renewal(
-        ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True)),
-        len(source.images),
-    )
+    starts = {pack["name"]: start for pack, start in zip(packs, bounds.tolist(), strict=False)}
+    images_of_packs = ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True))
+    kept, unpacked = plan_renewal(images_of_packs, len(source.images))
     missing, changed = int((live & ~is_found).sum()), int((is_found & (held == NO_IMAGE)).sum())
-    starts = dict(zip((pack["name"] for pack in packs), bounds[:-1].tolist(), strict=True))
-    return Comparison(plan, _removed_rows(rows["key"], plan, starts), int(live.sum()), missing, changed)
+    return Comparison(kept, unpacked, _removed_rows(rows["key"], kept, starts), int(live.sum()), missing, changed)
 
 
 def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -256,10 +242,9 @@ def _without_changed_files(
     return held
 
 
-def _removed_rows(keys: pa.ChunkedArray, plan: RenewalPlan, starts: Mapping[str, int]) -> pa.Table:
+def _removed_rows(keys: pa.ChunkedArray, kept: Mapping[str, Integers], starts: Mapping[str, int]) -> pa.Table:
     """Pack and key of every removed row of the packs that are kept, in their order."""
-    rows = np.concatenate([np.zeros(0, np.int64), *(starts[pack.name] + pack.removed for pack in plan.kept)])
-    names = pa.array([pack.name for pack in plan.kept], pa.string())
-    which = np.repeat(np.arange(len(plan.kept)), [len(pack.removed) for pack in plan.kept])
-    columns = [names.take(pa.array(which)), keys.take(pa.array(rows)).combine_chunks()]
+    rows = np.concatenate([np.zeros(0, np.int64), *(starts[name] + removed for name, removed in kept.items())])
+    names = [name for name, removed in kept.items() for _ in removed]
+    columns = [pa.array(names, pa.string()), keys.take(pa.array(rows)).combine_chunks()]
     return pa.Table.from_arrays(columns, schema=schemas.REMOVED)

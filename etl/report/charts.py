@@ -16,7 +16,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, Powe
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, PercentFormatter
 
-from etl.report.text import UNKNOWN, data_uri
+from etl.report.render import UNKNOWN, data_uri
 
 INCH = 96  # CSS pixels
 NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone

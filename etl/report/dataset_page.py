@@ -1,23 +1,27 @@
 """Write the page of a set of slices: gather what its template shows, by the template's names."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
 
 from etl import __version__
 from etl.formats import parquet_tables
 from etl.report import balance
-from etl.report.pictures import sample_examples
-from etl.report.render import check_target, folders_of, publish
-from etl.report.source_images import gather_sources
-from etl.report.text import brief, count, pixels, plain, size, when
-from etl.report.verified import read_verified
+from etl.report.pictures import gather_sources, sample_examples
+from etl.report.render import brief, check_target, count, folders_of, pixels, publish, size, when
 from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage, verification_stage
 from etl.stages.stage import Stage
-from etl.stages.summary import Summary
+from etl.stages.summary import Summary, text_of
 from etl.storage.place import Place, open_place
 
 SHOWN_EXTREME_SLICES = 8
+SHOWN_FINDINGS = 20
+SHOWN_CONTENTS = 20
+SHOWN_KEYS = 12
 SHOWN_APART = ("started", "finished", "seconds", "host", "user", "runner", "command", "python", "versions", "counters")
 
 Facts = dict[str, Any]
@@ -71,6 +75,51 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
         "mosaic": sample_examples(stage.folder, manifest, [row["label"] for row in facts["shown_classes"]]),
         "costs": [read_cost(each, number) for each, number in images.items()],
     }
+
+
+def read_verified(stage: Stage, slices: str, classes: Sequence[str]) -> Facts:
+    """From the finished ``verify`` of the slices whose fingerprint is ``slices``, by the template's names.
+
+    ``state`` is 'sound', 'findings', 'outdated' (of other slices of this name) or 'unknown' (never verified).
+    """
+    found: Facts = {"state": "unknown", "finished": None, "duplicates": None, "contents": []}
+    if not stage.marker.exists():
+        return found
+    marker, finished = stage.read_marker(), stage.read_run().get("finished")
+    if marker["input"] != slices:
+        return found | {"state": "outdated", "finished": finished}
+    findings, duplicates = marker["findings"], marker["duplicates"]
+    return {
+        "state": "findings" if findings else "sound",
+        "finished": finished,
+        "findings": findings[:SHOWN_FINDINGS],
+        "all_findings": len(findings) + marker.get("more_findings", 0),
+        "every_stage": marker["config"]["every_stage"],
+        "duplicates": duplicates,
+        "contents": _contents(stage.folder / marker["tables"]["duplicates"]["file"], classes) if duplicates else [],
+    }
+
+
+def _contents(place: Place, classes: Sequence[str]) -> list[Facts]:
+    """The contents to show, those in several splits first: ``examples`` are the first (key, class, split) of each."""
+    table = parquet_tables.read_table(place, ["sha256", "label", "split"])
+    counts = [("label", "count"), ("split", "count_distinct"), ("label", "count_distinct")]
+    contents = table.group_by("sha256", use_threads=False).aggregate(counts)
+    order = np.argsort(contents["split_count_distinct"].to_numpy() == 1, kind="stable")[:SHOWN_CONTENTS]
+    shown, examples = contents.take(order), defaultdict(list)
+    for group in parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
+        for row in group.filter(pc.is_in(group["sha256"], value_set=shown["sha256"].combine_chunks())).to_pylist():
+            examples[row["sha256"]].append((row["key"], classes[row["label"]], row["split"]))
+    return [
+        {
+            "sha256": content["sha256"].hex(),
+            "examples": examples[content["sha256"]][:SHOWN_KEYS],
+            "number": content["label_count"],
+            "across_splits": content["split_count_distinct"] > 1,
+            "across_classes": content["label_count_distinct"] > 1,
+        }
+        for content in shown.to_pylist()
+    ]
 
 
 def _total(manifest: Mapping[str, Any], what: str) -> int:
@@ -202,8 +251,8 @@ def read_cost(stage: Stage, images: int | None) -> Facts:
     if not run:
         return {"stage": stage.name, "known": False, "details": []}
     details = [("command", " ".join(run["command"]))] if run.get("command") else []
-    details += [(name, plain(value)) for name, value in run.items() if name not in SHOWN_APART and value is not None]
-    details += [(f"counted {name}", plain(value)) for name, value in sorted(run.get("counters", {}).items())]
+    details += [(name, text_of(value)) for name, value in run.items() if name not in SHOWN_APART and value is not None]
+    details += [(f"counted {name}", text_of(value)) for name, value in sorted(run.get("counters", {}).items())]
     versions = {"python": run.get("python"), **run.get("versions", {})}
     details.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items() if version)))
     processed = run.get("packed", run.get("decoded", images)) or 0  # of a renewal, what was new

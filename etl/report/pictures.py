@@ -1,4 +1,6 @@
-"""Pictures of examples and rejects to show on a page: so many and no more, however large the dataset is."""
+"""The images on a page: source images in numbers; pictures of examples and rejects, so many and no more, however large
+the dataset is.
+"""
 
 import io
 import struct
@@ -9,16 +11,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from PIL import Image
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
-from etl.normalized.parts import live_facts, pack_of, rejects_places
-from etl.raw.removed import Removed
-from etl.report.text import data_uri
+from etl.normalized.parts import live_facts, live_rows, pack_of, rejects_places
+from etl.raw.packs import Removed
+from etl.report.charts import COUNTS, Cells, Chart, heatmap
+from etl.report.render import count, data_uri, percent, pixels
+from etl.stages.layout import normalized_stage
 from etl.stages.marker import Generation
 from etl.storage.place import Place
 
@@ -30,10 +36,17 @@ PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MAX_REJECT_LISTS = 64
 MAX_BYTES = 64 << 20
-
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error)
 
+SHOWN_FORMATS = 8
+SHOWN_SIZES = 6
+MAX_PARTS = 256  # whose rows are read, at most 10,000 each
+BINS_PER_OCTAVE = 4  # of the sizes of images
+SCHEMA = pa.schema({"source_format": pa.string(), "source_width": pa.int32(), "source_height": pa.int32()})
+
 T = TypeVar("T")
+Facts = dict[str, Any]
+Sides = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,9 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     number = PICTURES_OF_FEW_CLASSES if len(labels) <= FEW_CLASSES else PICTURES_OF_A_CLASS
     table = folder / manifest["tables"]["examples"]["file"]
     columns = ["key", "label", "split", "slice", "offset", "size"]
-    positions = first_of_classes(parquet_tables.iterate_groups(table, ["label"]), labels, number)
     by_slice = defaultdict(list)
-    for row in parquet_tables.take_rows(table, positions, columns).to_pylist():
-        by_slice[row["slice"]].append(row)
+    for shown in first_of_classes(parquet_tables.iterate_groups(table, columns), labels, number):
+        by_slice[shown["slice"]].append(shown)
     pictures: dict[int, list[Picture]] = {label: [] for label in labels}
     for name, chosen in by_slice.items():
         for row, data in _read_ranges(folder / f"{name}.tfrecord", chosen):
@@ -89,19 +101,19 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     return pictures
 
 
-def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: int) -> list[int]:
-    """The positions of the first ``number`` rows of each of the ``labels``, ascending; ``groups`` have the labels."""
-    left, positions, first = dict.fromkeys(labels, number), [], 0
+def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: int) -> list[dict[str, Any]]:
+    """The first ``number`` rows of each of the ``labels``, in their order; no more ``groups`` are read than needed."""
+    left, rows = dict.fromkeys(labels, number), list[dict[str, Any]]()
     for group in groups:
-        own = group["label"].to_numpy()
+        own, taken = group["label"].to_numpy(), list[int]()
         for label in [label for label, lacking in left.items() if lacking]:
             found = np.flatnonzero(own == label)[: left[label]]
             left[label] -= len(found)
-            positions += (found + first).tolist()
-        first += len(own)
+            taken += found.tolist()
+        rows += group.take(pa.array(sorted(taken), pa.int64())).to_pylist()
         if not any(left.values()):
             break
-    return sorted(positions)
+    return rows
 
 
 def _example_picture(row: Mapping[str, Any], record: bytes, class_name: str) -> Picture:
@@ -155,3 +167,83 @@ def choose(things: Sequence[T], most: int, seed: int) -> list[T]:
         return list(things)
     taken = np.random.default_rng(abs(seed)).choice(len(things), most, replace=False)
     return [things[number] for number in np.sort(taken)]
+
+
+def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
+    """By the template's names. If the normalized images are gone or damaged, a line says so.
+
+    The images are the live ones of all parts, or of a choice of `MAX_PARTS` by the seed of the slices.
+    """
+    found: Facts = {"sources_note": "", "source_facts": [], "source_charts": [], "rejects": None, "input_total": None}
+    stage, seed = normalized_stage(root), manifest["config"]["seed"]
+    normalized = stage.find_generation(manifest["input"])
+    if normalized is None:
+        return found | {"sources_note": "Not known: the normalized images that these slices were made from are gone."}
+    parts = [part for part in normalized.entries if live_facts(part)["records"]]
+    chosen = choose(parts, MAX_PARTS, seed)
+    try:
+        removed = Removed.read(root, normalized.marker)
+        tables = [live_rows(stage.folder, part, removed, SCHEMA.names).cast(SCHEMA) for part in chosen]
+        rejects = sample_rejects(normalized, removed, seed)
+    except (DataError, FileNotFoundError) as error:
+        return found | {"sources_note": f"Not known: {error}."}
+    images, counts = pa.concat_tables([SCHEMA.empty_table(), *tables]), normalized.marker["counts"]
+    by_reason = counts["rejects_by_reason"]
+    if len(chosen) < len(parts):
+        number = f"{count(len(chosen))} of {count(len(parts))} parts, chosen by the seed"
+        found["sources_note"] = f"From the {count(images.num_rows)} images of {number}."
+    if images.num_rows:
+        found |= describe(images, tuple(normalized.marker["config"]["size"]))
+    reasons = sorted(by_reason, key=lambda reason: (-by_reason[reason], reason))
+    return found | {
+        "rejects": [(reason, by_reason[reason], rejects[reason]) for reason in reasons if by_reason[reason]],
+        "reject_total": counts["rejects"],
+        "input_total": counts["input"],
+    }
+
+
+def describe(images: pa.Table, target: tuple[int, int]) -> Facts:
+    """Formats and sizes of source images, rows of `SCHEMA`, in words by name and as a chart.
+
+    ``target`` is (height, width) in pixels.
+    """
+
+    def share(number: int) -> str:
+        return percent(number / images.num_rows)
+
+    found = images["source_format"].value_counts().to_pylist()
+    formats = sorted(((each["values"] or "?", each["counts"]) for each in found), key=lambda each: -each[1])
+    widths, heights = (images[name].to_numpy().astype(np.int64) for name in SCHEMA.names[1:])
+    sizes, numbers = np.unique(np.stack([widths, heights]), axis=1, return_counts=True)
+    common = np.argsort(-numbers, kind="stable")[:SHOWN_SIZES]
+    enlarged = int(((widths < target[1]) | (heights < target[0])).sum())
+    wording = pixels(target[1], target[0])
+    facts = [
+        ("formats", ", ".join(f"{name} {count(own)} ({share(own)})" for name, own in formats[:SHOWN_FORMATS])),
+        ("width", _range(widths)),
+        ("height", _range(heights)),
+        ("distinct sizes", count(len(numbers))),
+        ("most common", ", ".join(f"{pixels(*map(int, sizes[:, each]))} ({share(numbers[each])})" for each in common)),
+        ("enlarged", f"{count(enlarged)} ({share(enlarged)}) were smaller than {wording}"),
+    ]
+    return {"source_facts": facts, "source_charts": [size_map(widths, heights, wording)] if len(numbers) > 1 else []}
+
+
+def _range(sides: Sides) -> str:
+    least, median, most = pc.quantile(pa.array(sides), q=[0, 0.5, 1], interpolation="lower").to_pylist()
+    if least == most:
+        return f"{count(least)} pixels"
+    return f"{count(least)} to {count(most)} pixels, median {count(median)}"
+
+
+def size_map(widths: Sides, heights: Sides, target: str) -> Chart:
+    """Source images by width and height, in steps of a part of an octave."""
+    first = np.floor(np.log2(max(1, min(widths.min(), heights.min()))) * BINS_PER_OCTAVE)
+    last = np.floor(np.log2(max(widths.max(), heights.max())) * BINS_PER_OCTAVE) + 1
+    edges = 2.0 ** (np.arange(first, last + 1) / BINS_PER_OCTAVE)
+    counts, _, _ = np.histogram2d(heights, widths, bins=[edges * (1 - 1e-9)] * 2)
+    every = max(1, len(edges) // 12)
+    labels = [f"{edge:,.0f}" if not number % every else "" for number, edge in enumerate(edges[:-1])]
+    cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, are=COUNTS)
+    caption = f"Images by width and height in pixels; they were brought to {target}."
+    return heatmap("Source sizes", ("width from", "height from"), cells, caption)

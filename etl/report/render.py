@@ -1,15 +1,88 @@
-"""Write a page from its template, and check the place that it is to be written to."""
+"""Write a page from its template: check the place that it goes to; numbers, sizes, times and images as it has them."""
 
+import base64
+import math
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
-from etl.report.text import FILTERS
 from etl.stages.names import STAGE_FOLDERS
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
+
+UNKNOWN = "\N{EN DASH}"
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """An image of this media type, as the address of an ``img`` element."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def brief(value: int) -> str:
+    """A number that has little room."""
+    return count(value) if value < 10**7 else f"{value / 10**6:,.4g} million"
+
+
+def size(value: int) -> str:
+    """Bytes in decimal units, three digits."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if value >= unit:
+            return f"{value / unit:,.0f} {name}" if value >= 100 * unit else f"{value / unit:.3g} {name}"
+    return f"{value} bytes"
+
+
+def pixels(width: int, height: int) -> str:
+    """An image's size."""
+    return f"{width:,} \N{MULTIPLICATION SIGN} {height:,}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.001 or not share else "< 0.1 %"
+
+
+def short(text: str) -> str:
+    """The beginning of a fingerprint."""
+    return f"{text[:16]}…"
+
+
+def when(text: str | None) -> str:
+    """A time of a ``run.json``."""
+    return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if text else "not known"
+
+
+def loss(value: float | None) -> str:
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def accuracy(value: float | None) -> str:
+    return UNKNOWN if value is None or math.isnan(value) else f"{100 * value:.2f} %"
+
+
+def speed(value: float | None) -> str:
+    """Images or steps a second."""
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+FILTERS = {each.__name__: each for each in (count, size, percent, short, when, accuracy, milliseconds)}
 
 
 def publish(package: str, template: str, facts: Mapping[str, Any], file: Place) -> int:

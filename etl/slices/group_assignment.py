@@ -6,7 +6,6 @@ form a *unit*, which goes to one split: where most of its known images are, else
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Self
 
@@ -20,24 +19,6 @@ from etl.slices.images import FREE, Images, Splits
 from etl.values import MAX_NAMED, name_some
 
 
-@dataclass(frozen=True)
-class Assigned:
-    """The split of each image (by its content) and of each group (int8 by the group's number)."""
-
-    splits: Splits
-    of_group: Splits
-
-    def conflicts(self, images: Images) -> Bools:
-        """Which live images have a content that is in another split than their group: bool of shape (images,)."""
-        in_conflict = images.live.copy()
-        in_conflict[in_conflict] = self.of_group[images.groups[in_conflict]] != self.splits[in_conflict]
-        return in_conflict
-
-    def by_name(self, images: Images) -> dict[str, int]:
-        """The number of the split of each group."""
-        return dict(zip(images.group_names, self.of_group.tolist(), strict=True))
-
-
 class GroupConflict(DataError):
     """Images for which no split is right: their content was in another split than their group.
 
@@ -49,12 +30,15 @@ class GroupConflict(DataError):
         self.keys = keys
 
     @classmethod
-    def of(cls, images: Images, assigned: Assigned, numbers: Integers, column: str) -> Self:
-        """The conflict of the images at these places; ``column`` is the one that they are grouped by."""
+    def of(cls, images: Images, splits: Splits, of_group: Splits, numbers: Integers, column: str) -> Self:
+        """The conflict of the images at these places; ``column`` is the one that they are grouped by.
+
+        ``splits`` and ``of_group`` are those of `assign_by_group`.
+        """
         keys = images.keys.take(numbers).to_pylist()
         named = [
-            f"{key} ({SPLIT_NAMES[assigned.splits[number]]}, {column} {images.group_names[group]!r} in"
-            f" {SPLIT_NAMES[assigned.of_group[group]]})"
+            f"{key} ({SPLIT_NAMES[splits[number]]}, {column} {images.group_names[group]!r} in"
+            f" {SPLIT_NAMES[of_group[group]]})"
             for key, number, group in zip(keys[:MAX_NAMED], numbers, images.groups[numbers].tolist(), strict=False)
         ]
         return cls(
@@ -64,8 +48,18 @@ class GroupConflict(DataError):
         )
 
 
-def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions, seed: int) -> Assigned:
-    """Splits of all live images and of their groups; ``known`` are the splits of groups that earlier slices had."""
+def find_conflicts(images: Images, splits: Splits, of_group: Splits) -> Bools:
+    """Which live images have a content that is in another split than their group: bool of shape (images,)."""
+    in_conflict = images.live.copy()
+    in_conflict[in_conflict] = of_group[images.groups[in_conflict]] != splits[in_conflict]
+    return in_conflict
+
+
+def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions, seed: int) -> tuple[Splits, Splits]:
+    """The split of each live image (by its content), and of each group (int8 by the group's number).
+
+    ``known`` are the splits of groups that earlier slices had.
+    """
     names = images.group_names
     of_group = np.array([known.get(name, FREE) for name in names], dtype=np.int8)
     live = np.flatnonzero(images.live)
@@ -98,7 +92,7 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     by_group = np.where(of_shared[cluster] != FREE, of_shared[cluster], of_group[group])
     splits = np.full(len(images.live), FREE, dtype=np.int8)
     splits[live] = np.where(by_content != FREE, by_content, by_group)
-    return Assigned(splits, of_group)
+    return splits, of_group
 
 
 def _shared_clusters(cluster: Integers, group: Integers, by_content: Splits) -> dict[int, list[int]]:

@@ -1,10 +1,12 @@
 """What slices record of splits: that of each key, content and group that they, or slices before them, ever had.
 
 A content is the SHA-256 of a source image. Keys and contents of the examples are in the table of examples; those that
-are not among them any more in ``departed.parquet`` and ``contents.parquet``; groups in ``groups.parquet``.
+are not among them any more in ``departed.parquet`` and ``contents.parquet``; groups in ``groups.parquet``. Keys to
+remove for good come in a text file (``--remove``).
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.errors import DataError
+from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.permutation import Integers
@@ -24,6 +26,7 @@ Bits = npt.NDArray[np.uint8]  # sets of splits: bit n for SPLIT_NAMES[n]
 
 RETIRED_TABLES = ("departed", "contents", "groups")
 TABLES_OF_HISTORY = ("examples", *RETIRED_TABLES)
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def find(values: pa.ChunkedArray, known: pa.ChunkedArray) -> Integers:
@@ -149,3 +152,24 @@ def removed_keys(folder: Place) -> list[str]:
     """Keys that the slices in ``folder`` record as removed for good."""
     table = parquet_tables.read_table(folder / table_file("departed"), ["key", "removed"])
     return list(table.filter(table["removed"])["key"].to_pylist())
+
+
+def read_keys(place: Place, option: str = "--remove") -> list[str]:
+    """The keys in a text file of one on each line, sorted, each once; a byte order mark is skipped.
+
+    Raises UsageError if it is not such a file.
+    """
+    wrong = {"NotFound": "there is no such file", "Directory": "it is a folder"}.get(place.info().type.name, "")
+    text = ""
+    try:
+        text = "" if wrong else place.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        wrong = "it is not text"
+    if wrong:
+        raise UsageError(f"{option} {place}: {wrong}; give a text file of keys, one on each line")
+    return sorted({line.rstrip("\r") for line in text.split("\n") if line.rstrip("\r")})
+
+
+def list_sha256(keys: Iterable[str]) -> str:
+    """The SHA-256, in hexadecimal, of a sorted list of keys: as manifests record it."""
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()

@@ -5,7 +5,7 @@ rows of all images decide (`etl.slices.split_assignment`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,21 @@ from etl.partition.config import (
 )
 from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.group_assignment import GroupConflict
-from etl.slices.history import RETIRED_TABLES, SplitHistory, find, split_numbers
+from etl.slices.history import (
+    BYTE_ORDER_MARK,
+    RETIRED_TABLES,
+    SplitHistory,
+    find,
+    list_sha256,
+    read_keys,
+    split_numbers,
+)
 from etl.slices.images import COLUMNS, Rules
-from etl.slices.key_list import BYTE_ORDER_MARK, list_sha256, read_keys
 from etl.slices.lineage import NEWEST, ParentSlices
 from etl.slices.manifest import TABLES
-from etl.slices.split_assignment import Known, SplitAssignment, assign_splits
+from etl.slices.split_assignment import SplitAssignment, assign_splits
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes, replace_file
@@ -57,9 +64,9 @@ class Plan:
 
     @property
     def known(self) -> dict[str, int]:
-        """How the examples were known before, counted."""
-        known = self.assignment.known if self.assignment else Known(new=int(self.slice_plan.sizes.sum()))
-        return asdict(known)
+        """How many examples were known before, by how."""
+        all_new = {"kept": 0, "moved": 0, "changed": 0, "new": int(self.slice_plan.sizes.sum()), "disagreeing": 0}
+        return self.assignment.known if self.assignment else all_new
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -112,7 +119,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
     if listed:
         _report_unknown(listed, values["remove"], parent, plan.assignment)
-    if plan.assignment and (number := plan.assignment.known.disagreeing):
+    if plan.assignment and (number := plan.assignment.known["disagreeing"]):
         log("shard", f"{number} images were moved and changed at once, and are where their content or group is")
     return plan
 

@@ -17,24 +17,9 @@ from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.partition.permutation import Integers, permute
 from etl.partition.shares import PartCounts, top_up
-from etl.slices.group_assignment import GroupConflict, assign_by_group
+from etl.slices.group_assignment import GroupConflict, assign_by_group, find_conflicts
 from etl.slices.history import Bits, Bools
 from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather
-
-
-@dataclass(frozen=True)
-class Known:
-    """How the examples were known before, counted.
-
-    ``kept``: by content; ``moved``: of those, under a new key; ``changed``: by key alone; ``new``: not at all.
-    ``disagreeing`` are images whose content and key (or group and key) were in different splits.
-    """
-
-    kept: int = 0
-    moved: int = 0
-    changed: int = 0
-    new: int = 0
-    disagreeing: int = 0
 
 
 @dataclass
@@ -42,8 +27,9 @@ class SplitAssignment:
     """The split (or `LEFT_OUT`) and the label of every image, part by part, and how many live ones were left out, by
     cause.
 
-    ``seen_keys`` and ``seen_contents`` are what `SplitHistory.find_seen` gives; ``groups`` the splits of all groups,
-    those of the history too; ``removed`` the keys that a list removed.
+    ``known`` counts how examples were known before (`_count_known`). ``seen_keys`` and ``seen_contents`` are what
+    `SplitHistory.find_seen` gives; ``groups`` the splits of all groups, those of the history too; ``removed`` the keys
+    that a list removed.
     """
 
     splits: list[Splits]
@@ -53,7 +39,7 @@ class SplitAssignment:
     seen_keys: Bools
     seen_contents: Bits
     groups: Mapping[str, int] = field(default_factory=dict)
-    known: Known = field(default_factory=Known)
+    known: dict[str, int] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
 
     def counts(self) -> Iterator[PartCounts]:
@@ -96,16 +82,21 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
     )
 
 
-def _count_known(images: Images, splits: Splits) -> Known:
+def _count_known(images: Images, splits: Splits) -> dict[str, int]:
+    """How many examples were known before, by how.
+
+    ``kept``: by content; ``moved``: of those, under a new key; ``changed``: by key alone; ``new``: not at all.
+    ``disagreeing`` are images whose content and key (or group and key) were in different splits.
+    """
     there = splits >= 0
     by_content, by_key = there & (images.contents >= 0), there & (images.by_key >= 0)
-    return Known(
-        int(by_content.sum()),
-        int((by_content & (images.places < 0)).sum()),
-        int((by_key & ~by_content).sum()),
-        int((there & ~by_key & ~by_content).sum()),
-        int((by_key & (images.by_key != splits)).sum()),
-    )
+    return {
+        "kept": int(by_content.sum()),
+        "moved": int((by_content & (images.places < 0)).sum()),
+        "changed": int((by_key & ~by_content).sum()),
+        "new": int((there & ~by_key & ~by_content).sum()),
+        "disagreeing": int((by_key & (images.by_key != splits)).sum()),
+    }
 
 
 def _find_duplicates(rules: Rules, images: Images, splits: Splits, last: Bools | None = None) -> Bools:
@@ -208,13 +199,14 @@ def _assign_copies(sizes: Integers, strata: Integers, lacking: npt.NDArray[np.fl
 def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Splits, dict[str, int], Bools]:
     """Each image where its group is. Also gives the splits of all groups, and which images are duplicates."""
     total = len(np.unique(images.clusters[images.live])) if rules.config.drop_duplicates else int(images.live.sum())
-    assigned = assign_by_group(images, groups, fractions_of(rules.config, total), rules.config.seed)
-    in_conflict = assigned.conflicts(images)
-    is_duplicate = _find_duplicates(rules, images, assigned.splits, in_conflict)
+    fractions = fractions_of(rules.config, total)
+    splits, of_group = assign_by_group(images, groups, fractions, rules.config.seed)
+    in_conflict = find_conflicts(images, splits, of_group)
+    is_duplicate = _find_duplicates(rules, images, splits, in_conflict)
     if (left := in_conflict & ~is_duplicate).any():
         with_copies = np.flatnonzero(in_conflict & np.isin(images.clusters, images.clusters[left]))
-        raise GroupConflict.of(images, assigned, with_copies, str(rules.config.group_by))
-    return assigned.splits, groups | assigned.by_name(images), is_duplicate
+        raise GroupConflict.of(images, splits, of_group, with_copies, str(rules.config.group_by))
+    return splits, groups | dict(zip(images.group_names, of_group.tolist(), strict=True)), is_duplicate
 
 
 def fractions_of(config: ShardConfig, total: int) -> Fractions:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, parse
-from etl.formats.records import ByteReader, Record, frame, index_bytes, read_records
+from etl.formats.records import Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
 from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import publish_bytes, publishing
@@ -152,35 +152,18 @@ def write_slice(
     return facts
 
 
-class _HashingReader:
-    """Reads a stream and takes the SHA-256 of what it read."""
-
-    def __init__(self, stream: ByteReader) -> None:
-        self._stream = stream
-        self._digest = hashlib.sha256()
-
-    def read(self, size: int, /) -> bytes:
-        data = self._stream.read(size)
-        self._digest.update(data)
-        return data
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-
 def scan_slice(folder: Place, split: str, name: str) -> tuple[SliceScan, str]:
     """Read a slice below ``folder``, front to back; returns what follows from its records, and its SHA-256.
 
     Memory goes with the number of examples. Raises DataError for a record that is damaged or not an example,
     FileNotFoundError.
     """
-    scan, place = SliceScan(split, name), folder / f"{name}.tfrecord"
+    scan, place, digest = SliceScan(split, name), folder / f"{name}.tfrecord", hashlib.sha256()
     with place.open_stream() as stream:
-        reader = _HashingReader(stream)
-        for record in read_records(reader, str(place)):
+        for record in read_records(stream, str(place)):
+            digest.update(record.framed)
             try:
                 scan.add(record, parse(record.data), None)
             except DataError as error:
                 raise DataError(f"{place} at offset {record.offset}: {error}") from None
-    return scan, reader.sha256
+    return scan, digest.hexdigest()

@@ -7,8 +7,7 @@ from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages.lease import leased
 from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes, with_checksum
 
 CHAMPION = "champion"  # in place of a run's name: the run in use
 FORMAT = "ringslice.champion/1"

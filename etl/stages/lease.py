@@ -25,8 +25,7 @@ from typing import Any, Self
 from etl.errors import EnvironmentFailure
 from etl.progress import log
 from etl.storage.atomic import ReplacedError, TakenError, publish_bytes, withdraw
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 LEASES_FOLDER = "claims"
 RENEWAL_INTERVAL_S = 5.0

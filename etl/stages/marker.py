@@ -159,12 +159,6 @@ class Generation:
     folder: Place
     table: EntryTable | None = None
 
-    @classmethod
-    def read(cls, place: Place, folder: Place, table: EntryTable | None = None) -> "Generation":
-        """The marker in this file. Raises DataError if it cannot be parsed."""
-        data = place.read_bytes()
-        return cls(place.parse_json(data), fingerprint_of(data), folder, table)
-
     @cached_property
     def entries(self) -> Entries:
         """The packs of a generation of ``raw``, or the parts of one of ``normalized``.

@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages.lease import TASKS, Lease
-from etl.stages.marker import TABLES_FOLDER, EntryTable, Generation, difference, kept_place
+from etl.stages.marker import TABLES_FOLDER, EntryTable, Generation, difference, fingerprint_of, kept_place
 from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
@@ -86,7 +86,8 @@ class Stage:
             yield self._read(self.folder / GENERATIONS_FOLDER / info.base_name)
 
     def _read(self, place: Place) -> Generation:
-        return Generation.read(place, self.folder, self.entries)
+        data = place.read_bytes()
+        return Generation(place.parse_json(data), fingerprint_of(data), self.folder, self.entries)
 
     def find_obsolete(self, is_kept: Callable[[Generation], bool]) -> tuple[list[Generation], list[Place]]:
         """The earlier generations of this finished stage that are not kept, and what to delete, in this order: their

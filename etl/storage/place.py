@@ -1,4 +1,4 @@
-"""Places: files and folders on any root, opened from a URI, read through ``pyarrow.fs``."""
+"""Places: files and folders on any root, opened from a URI, read through ``pyarrow.fs``; JSON files of stages."""
 
 import functools
 import hashlib
@@ -6,18 +6,19 @@ import json
 import os
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow
 from pyarrow import fs
 
 from etl.errors import DataError, UsageError, require_utf8
 from etl.hadoop.site_config import SITE_VARIABLES
-from etl.storage.filesystem import Filesystem
+from etl.storage.filesystem import Filesystem, LocalFilesystem
 from etl.storage.hdfs_settings import LIBHDFS, NATIVE, HdfsSettings, authority_of
-from etl.storage.local import LocalFilesystem
 
 DATA_PLACE = "RINGSLICE_DATA"
 
@@ -193,3 +194,36 @@ def _hdfs_of_site(authority: str, settings: HdfsSettings, site: tuple[str | None
     from etl.storage.native import NativeHdfs
 
     return {NATIVE: NativeHdfs, LIBHDFS: LibhdfsHdfs}[settings.driver](authority, settings)
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A marker with this ``content``, of which a member ``checksum`` is replaced: the SHA-256, in hexadecimal, of the
+    rest as canonical JSON (UTF-8, sorted keys, no space between tokens)."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return {**rest, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}
+
+
+def json_bytes(value: object) -> bytes:
+    """``value`` as the JSON text that markers are written in: the same value, the same bytes.
+
+    A value without nested objects or lists is on one line.
+    """
+    return (_json_text(value, 0) + "\n").encode()
+
+
+def _json_text(value: object, depth: int) -> str:
+    if isinstance(value, np.ndarray):  # a row of a matrix: of the whole, no list is made
+        return json.dumps(value.tolist(), allow_nan=False)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not any(isinstance(child, dict | list | tuple | np.ndarray) and len(child) for child in children):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    indent = "\n" + " " * (depth + 1)
+    items = [_json_text(child, depth + 1) for child in children]
+    if isinstance(value, dict):
+        items = [
+            f"{json.dumps(str(key), ensure_ascii=False, allow_nan=False)}: {item}"
+            for key, item in zip(value, items, strict=True)
+        ]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    return f"{opening}{indent}" + f",{indent}".join(items) + "\n" + " " * depth + closing

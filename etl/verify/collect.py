@@ -1,20 +1,28 @@
-"""A verification as its driver sees it: from the results of all tasks together."""
+"""A verification as its driver sees it: from the results of all tasks together.
+
+If the normalised images that the slices were made from are gone (`ringslice erase` deletes them), a new plan cannot be
+made. The slices whose splits were kept then have those of their keys, contents and groups.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
+from etl.normalized.erased import read_record
 from etl.partition.config import SOURCE_SPLIT
+from etl.partition.permutation import Integers
+from etl.slices.history import RETIRED_TABLES, Bits, SplitHistory, find, split_numbers
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.storage.place import Place
-from etl.verify.erased import find_erased, history_findings
 from etl.verify.expected import marker_findings, statistics_findings
-from etl.verify.findings import Finding, KeyFault, Outcome, What, marker_fault
+from etl.verify.findings import MAX_KEYS, Finding, KeyFault, KeyFindings, Outcome, What, marker_fault, table_difference
 from etl.verify.join import CONTENTS, RETIRED_KEYS, Reconciler, key_buckets
 from etl.verify.result import LineResult, read_rows
 from etl.verify.target import Line, Target
@@ -48,14 +56,11 @@ class Collected:
             retired = RETIRED_KEYS.empty_table()
         retired_buckets = key_buckets(retired, buckets)
         for bucket in range(buckets):
-            found, good = (self._bucket(name, bucket) for name in ("found", "good"))
+            found, good = (read_rows(self.folder, self.results, name, bucket) for name in ("found", "good"))
             self.reconciler.check_keys(found, good, retired.filter(retired_buckets == bucket))
         self.reconciler.check_groups(self.target.manifest["config"]["group_by"])
         for bucket in range(buckets):
-            yield self.reconciler.check_contents(self._bucket(CONTENTS, bucket))
-
-    def _bucket(self, name: str, bucket: int) -> pa.Table:
-        return read_rows(self.folder, self.results, name, bucket)
+            yield self.reconciler.check_contents(read_rows(self.folder, self.results, CONTENTS, bucket))
 
     def outcome(self, plan: Plan | None, why_unplanned: str = "") -> Outcome:
         """What it all says, after `reconcile`. ``plan`` is that of the slices, made again, or None, and why.
@@ -74,8 +79,8 @@ class Collected:
         files = list(found.values())
         self._drop_doubtful(files, total.unreadable)
         if target.dataset is None:
-            find_erased(target, keys)
-            files += history_findings(target, keys)
+            _find_erased(target, keys)
+            files += _history_findings(target, keys)
         facts = [facts for result in results for facts in result.slices]
         known_facts = None if None in facts else [each for each in facts if each is not None]
         of_markers = marker_findings(target, plan, known_facts, None if total.unreadable["lists"] else total.live)
@@ -96,3 +101,67 @@ class Collected:
             keys.drop((KeyFault.UNKNOWN, KeyFault.MISSING))
         if (What.TABLE, table_file("examples")) in whats and any(what == What.SLICE for what, _ in whats):
             keys.drop(list(keys.counts))
+
+
+def _find_erased(target: Target, keys: KeyFindings) -> None:
+    """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
+    erased = read_record(target.root)["sha256"].combine_chunks()
+    try:
+        groups = parquet_tables.iterate_groups(target.slices.folder / table_file("examples"), ["key", "sha256"])
+        for table in groups if len(erased) else ():
+            here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
+            line = "was erased, and is still here; make other slices, and delete these"
+            keys.add(KeyFault.RETIRED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
+    except (DataError, FileNotFoundError):  # found by its SHA-256
+        return
+
+
+def _history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
+    """Compare splits with those of the parent slices: of examples (added to ``keys``), and of what is recorded of
+    others. Memory goes with the number of examples, as for a plan.
+    """
+    if target.parent is None:
+        return
+    folder = target.slices.folder
+    try:
+        history = target.parent.history
+        examples = parquet_tables.read_table(folder / table_file("examples"), ["key", "split", "sha256"])
+        recorded = {name: parquet_tables.read_table(folder / table_file(name)) for name in RETIRED_TABLES}
+    except (DataError, FileNotFoundError, pa.ArrowException):  # found by its SHA-256
+        return
+    splits = split_numbers(examples["split"])
+    places, contents = find(examples["key"], history.keys), find(examples["sha256"], history.contents)
+    had = _had(target, history, places, contents, examples["sha256"])
+    moved = np.flatnonzero((had & np.left_shift(1, splits).astype(np.uint8) == 0) & (had > 0))
+    rows = examples.take(pa.array(moved[:MAX_KEYS])).to_pylist()
+    lines = [f"{row['key']}: split is {row['split']}, not that of the slices whose splits were kept" for row in rows]
+    keys.add(KeyFault.DIFFERENT, len(moved), [(row["key"], line) for row, line in zip(rows, lines, strict=True)])
+    departed, groups = recorded["departed"], recorded["groups"]
+    removed = frozenset(departed["key"].filter(departed["removed"]).to_pylist())
+    of_groups = dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True))
+    due = history.retired_tables(
+        *history.find_seen(places, contents, splits),
+        removed=removed | history.removed,
+        groups=of_groups | dict(history.groups),
+    )
+    for name, table in due.items():
+        if line := table_difference(table, recorded[name]):
+            yield marker_fault(f"{table_file(name)} is not what the slices whose splits were kept give: {line}")
+
+
+def _had(
+    target: Target, history: SplitHistory, places: Integers, places_of_content: Integers, contents: pa.ChunkedArray
+) -> Bits:
+    """The splits that each example may be in, 0 if any: those of its content, else that of its key.
+
+    By its key alone only if no group and no other image of its content, which may have been left out, has a say.
+    """
+    config, had = target.manifest["config"], np.zeros(len(places), dtype=np.uint8)
+    if config["group_by"] is None and not config["drop_duplicates"]:
+        copies = contents.combine_chunks().dictionary_encode().indices.to_numpy()
+        by_key = (places >= 0) & (np.bincount(copies)[copies] == 1)
+        by_key[by_key] = history.key_splits[places[by_key]] >= 0
+        had[by_key] = np.left_shift(1, history.key_splits[places[by_key]]).astype(np.uint8)
+    known = places_of_content >= 0
+    had[known] = history.content_splits[places_of_content[known]]
+    return had

@@ -14,8 +14,7 @@ from etl.normalized.parts import count_live_images, pack_of
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.slices.lineage import FIRST, ParentSlices
-from etl.slices.manifest import slices_of, table_file
-from etl.slices.manifest_builder import class_counts, image_of, splits_of
+from etl.slices.manifest import class_counts, image_of, slices_of, splits_of, table_file
 from etl.slices.plan import Plan
 from etl.slices.writer import slice_names
 from etl.stages.layout import normalized_stage

@@ -67,16 +67,6 @@ def write_buckets(
     return [int(count) for count in rows]
 
 
-def read_bucket(schema: pa.Schema, files: Sequence[tuple[Place, Sequence[int]]], bucket: int) -> pa.Table:
-    """The rows of a bucket from ``files``, of each its place and how many rows each bucket has."""
-    tables = [schema.empty_table()]
-    for place, rows in files:
-        first = sum(rows[:bucket])
-        if rows[bucket]:
-            tables.append(parquet_tables.read_range(place, first, first + rows[bucket]))
-    return pa.concat_tables(tables).combine_chunks()
-
-
 @dataclass
 class Reconciler:
     """Compares examples with good images, bucket by bucket; the attributes have the result after the last.

@@ -4,33 +4,39 @@ Each file is made beside the damaged one, compared with the SHA-256 that is reco
 atomic step: after a kill files are either as damaged as before or right.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
+from etl.formats.records import open_record
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import Origin, records_place, rejects_places, rows_place
+from etl.normalized.parts import Origin, live_rows, read_rows, records_place, rejects_places, rows_place
 from etl.progress import log
-from etl.slices.manifest import TABLES, table_file
-from etl.slices.writer import index_of, scan_slice, write_slice
+from etl.raw.packs import Removed
+from etl.slices.manifest import TABLES, class_counts, located_slices, read_manifest, slices_of, table_file
+from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
+from etl.slices.writer import SourcedExample, index_of, order_key, scan_slice, write_slice
 from etl.stages.layout import normalized_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes, replace_file
 from etl.storage.place import Place
 from etl.verify.findings import Outcome, What
-from etl.verify.rebuild import DamagedPartError, locate, planned_keys, read_located, rebuild_table, recorded_keys
 from etl.verify.target import Target
 
 MAX_LINES = 20
 OTHER_BYTES = "it came out with other bytes: was it made with other versions of the libraries?"
 
+_WANTED = ["key", "sha256", "offset", "size", "crc32c"]  # of an example, from the rows of the parts
+
+_NamedTable = tuple[str, pa.Table]  # of a slice, by its name
 Thing = tuple[str, str]  # what it is, and its name
 
 _NO_REPAIR: dict[str, str] = {
@@ -46,14 +52,14 @@ _NO_REPAIR: dict[str, str] = {
 
 
 @contextmanager
-def holding(stage: Stage, fingerprint: str) -> Iterator[Place]:
+def lease_checked(stage: Stage, is_as_checked: Callable[[], bool]) -> Iterator[Place]:
     """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write to.
 
-    Raises EnvironmentFailure if another run is at work on it, or its marker is not the one of ``fingerprint``.
+    Raises EnvironmentFailure if another run is at work on it, or has made it again since it was checked.
     """
     with stage.lease() as run:
-        if not stage.marker.exists() or stage.fingerprint() != fingerprint:
-            raise EnvironmentFailure(f"another run has written {stage.marker} meanwhile; run again")
+        if not stage.marker.exists() or not is_as_checked():
+            raise EnvironmentFailure(f"another run has written {stage.marker} since it was checked; verify it again")
         yield run.staging
 
 
@@ -80,7 +86,7 @@ class Repair:
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
         own = [thing for thing in todo if thing[0] in (What.SLICE, What.INDEX, What.TABLE)]
         if own:
-            with holding(self.target.slices, self.target.slices.fingerprint()) as staging:
+            with lease_checked(self.target.slices, self._has_checked_slices) as staging:
                 self._repair_slices([name for what, name in own if what == What.SLICE], own, staging)
                 self._repair_indexes([name for what, name in own if what == What.INDEX], staging)
                 self._repair_tables([name for what, name in own if what == What.TABLE], staging)
@@ -90,8 +96,11 @@ class Repair:
         """Remove what a repair that died left, if no run is at work."""
         for stage in (self.target.slices, normalized_stage(self.target.root)):
             if stage.marker.exists() and stage.work.exists() and not stage.plan.exists():
-                with suppress(EnvironmentFailure), holding(stage, stage.fingerprint()):
+                with suppress(EnvironmentFailure), stage.lease():
                     pass
+
+    def _has_checked_slices(self) -> bool:
+        return read_manifest(self.target.slices) == self.target.manifest
 
     def names(self) -> list[str]:
         """What was put right."""
@@ -117,8 +126,9 @@ class Repair:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
+        checked = target.dataset.fingerprint
         entry = next(part for part in target.dataset.entries if part["part"] == name)
-        with holding(stage, stage.fingerprint()) as staging:
+        with lease_checked(stage, lambda: stage.find_generation(checked) is not None) as staging:
             made = staging / "made"
             try:
                 _normalize_again(target.root, made, entry, target.dataset.marker, staging)
@@ -138,10 +148,10 @@ class Repair:
             return
         try:
             if (What.TABLE, table_file("examples")) in things:
-                keys = planned_keys(self.target, names, staging)
+                keys = _planned_keys(self.target, names, staging)
             else:
-                keys = recorded_keys(self.target, names)
-            for name, _, rows in locate(self.target, keys) if names else ():
+                keys = _recorded_keys(self.target, names)
+            for name, _, rows in _locate(self.target, keys) if names else ():
                 self._repair_slice(name, rows, staging)
         except (DataError, FileNotFoundError) as error:
             left = [(What.SLICE, name) for name in names if (What.SLICE, name) not in self.repaired]
@@ -150,7 +160,7 @@ class Repair:
     def _repair_slice(self, name: str, rows: pa.Table, staging: Place) -> None:
         try:
             self._write_again(name, rows, staging)
-        except DamagedPartError as error:
+        except _DamagedPartError as error:
             self._repair_part(error.part, [(What.PART, error.part)])
             if (What.PART, error.part) in self.left:
                 self.left[What.SLICE, name] = f"{error.part} is damaged too: {error}"
@@ -161,7 +171,7 @@ class Repair:
         split, entry = self.target.find_slice(name)
         made, folder = staging / "made", self.target.slices.folder
         made.delete()
-        examples = read_located(self.target.root / "normalized", rows)
+        examples = _read_located(self.target.root / "normalized", rows)
         write_slice(made, staging, (split, name, entry["records"]), examples)
         files = ((f"{name}.tfrecord", entry["sha256"]), (f"{name}.idx", None))
         self._put((What.SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
@@ -191,7 +201,7 @@ class Repair:
             elif name == "examples" and self.target.dataset is None:
                 self.left[What.TABLE, file] = "the normalised images that its examples come from are not here"
             else:
-                rows = rebuild_table(name, self.target)
+                rows = _rebuild_table(name, self.target)
                 made, _ = parquet_tables.write_tables(staging / "made" / file, staging, TABLES[name], rows)
                 self._put((What.TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
 
@@ -226,3 +236,98 @@ def _normalize_again(
             classes=dataset["classes"][:classes],
             staging=staging,
         )
+
+
+class _DamagedPartError(DataError):
+    """A part that differs from its rows; ``part`` names it."""
+
+    def __init__(self, part: str, line: str) -> None:
+        super().__init__(line)
+        self.part = part
+
+
+def _recorded_keys(target: Target, names: Sequence[str]) -> Iterator[_NamedTable]:
+    """The keys of these slices, in their order, by the table of examples.
+
+    Raises DataError or FileNotFoundError if that table cannot tell.
+    """
+    place = target.slices.folder / table_file("examples")
+    for _, entry, first, _ in located_slices(target.manifest):
+        if entry["name"] in names:
+            yield entry["name"], parquet_tables.read_range(place, first, first + entry["records"], ["key"])
+
+
+def _planned_keys(target: Target, names: Sequence[str], staging: Place) -> Iterator[_NamedTable]:
+    """As `_recorded_keys`, by a new plan; ``staging`` is where that may write.
+
+    Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
+    """
+    plan = target.plan_again()
+    assignments = plan.write_assignment(staging / ASSIGNMENTS_FILE, staging)
+    keys: dict[int, list[str]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
+    for task in plan:
+        rows = read_rows(target.root / "normalized", task["part"], ["key", "label", "split"])
+        _, slices = assign_rows(plan.slice_plan, rows, task, assignments)
+        for number, own in keys.items():
+            own += rows["key"].filter(pa.array(slices == number)).to_pylist()
+    for number, own in keys.items():
+        in_order = sorted(own, key=lambda key: order_key(key, plan.slice_plan.seed))
+        yield target.slice_names[number], pa.table({"key": pa.array(in_order, pa.string())})
+
+
+def _locate(target: Target, tables: Iterable[_NamedTable]) -> Iterator[tuple[str, pa.Table, pa.Table]]:
+    """Named tables (column key), and with each the live rows of its keys, in their order: `_WANTED`, and ``source``,
+    their part; null for an unknown key. Memory goes with the number of keys.
+
+    Raises DataError or FileNotFoundError if the rows of a part cannot be read.
+    """
+    assert target.dataset is not None
+    named = list(tables)
+    keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"]
+    removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
+    for part in target.dataset.entries:
+        rows = live_rows(target.root / "normalized", part, removed, _WANTED)
+        rows = rows.filter(pc.is_in(rows["key"], value_set=keys))
+        found.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
+    rows = pa.concat_tables(found).combine_chunks()
+    rows = rows.take(pc.index_in(keys, value_set=rows["key"]))
+    for name, table in named:
+        yield name, table, rows.slice(0, table.num_rows)
+        rows = rows.slice(table.num_rows)
+
+
+def _read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]:
+    """The examples of these rows (see `_locate`), in order. Raises _DamagedPartError if one is not as it should be."""
+    for row in rows.to_pylist():
+        if row["key"] is None:
+            raise DataError("the parts have not all of its examples")
+        part, place = row["source"], records_place(normalized, row["source"])
+        try:
+            with place.open_input() as file:
+                record = open_record(file.read_at(row["size"], row["offset"]), row["offset"], str(place))
+        except FileNotFoundError:
+            raise _DamagedPartError(part, f"{place} is missing") from None
+        except DataError as error:
+            raise _DamagedPartError(part, str(error)) from None
+        if record.crc32c != row["crc32c"]:
+            raise _DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
+        yield record.data, part, row["sha256"]
+
+
+def _rebuild_table(name: str, target: Target) -> Iterator[pa.Table]:
+    """The rows of a table beside the manifest, from the slices; of none, if later slices alone need it."""
+    folder = target.slices.folder
+    scans = (scan_slice(folder, split, each["name"])[0] for split, each in slices_of(target.manifest))
+    if name == "examples":
+        for _, rows, located in _locate(target, ((scan.name, scan.rows()) for scan in scans)):
+            yield (
+                rows.drop_columns(["source", "sha256"])
+                .append_column("source", located["source"])
+                .append_column("sha256", located["sha256"])
+            )
+    elif name == "blocks":
+        yield from (scan.blocks() for scan in scans)
+    elif name == "class_counts":
+        yield from (class_counts([scan.facts("")]) for scan in scans)
+    else:
+        yield TABLES[name].empty_table()

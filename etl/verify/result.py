@@ -10,10 +10,9 @@ import pyarrow as pa
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 from etl.verify.findings import Finding
-from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, read_bucket, write_buckets
+from etl.verify.join import CONTENTS, TABLES, content_buckets, key_buckets, write_buckets
 
 MAY_BE_NULL = {"split", "columns"}  # columns
 
@@ -110,5 +109,10 @@ class LineResult:
 
 def read_rows(folder: Place, results: Mapping[int, LineResult], name: str, bucket: int) -> pa.Table:
     """The rows of a bucket of a table, of all ``results``, by line."""
-    files = [(table_place(folder, name, line), each.rows[name]) for line, each in results.items() if name in each.rows]
-    return read_bucket(TABLES[name], files, bucket)
+    tables = [TABLES[name].empty_table()]
+    for line, result in results.items():
+        rows = result.rows.get(name, ())
+        if rows and rows[bucket]:
+            first = sum(rows[:bucket])
+            tables.append(parquet_tables.read_range(table_place(folder, name, line), first, first + rows[bucket]))
+    return pa.concat_tables(tables).combine_chunks()

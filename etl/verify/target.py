@@ -17,8 +17,7 @@ from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.slices.history import removed_keys
 from etl.slices.lineage import ParentSlices, finished_slices
-from etl.slices.manifest import read_manifest, slices_of
-from etl.slices.manifest_builder import image_of
+from etl.slices.manifest import image_of, read_manifest, slices_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import TABLES_FOLDER, Generation

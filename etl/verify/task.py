@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.partition.shares import SlicePlan
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.manifest import TABLES, table_file
 from etl.slices.plan import assign_rows
 from etl.slices.writer import SliceScan, index_of, order_key, scan_slice

@@ -5,16 +5,13 @@ If the new part has the same images, it is deleted, and the old part stays, with
 marker.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.images.config import FLAGS, NormalizeConfig
 from etl.normalized.parts import Origin, live_facts, read_entry, read_rows, rows_place
-from etl.progress import log
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.stages.layout import PARTS, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run
@@ -23,91 +20,62 @@ from etl.storage.place import Place
 
 LISTING = "rejects, tried again"  # in the plan of the stage, so that only another retry resumes it
 
+Part = Mapping[str, Any]  # its entry in the marker
 
-@dataclass(frozen=True)
-class Retry:
-    """A retry of the packs with rejects of ``parent``, a generation of ``stage``, with ``config``."""
 
-    root: Place
-    stage: Stage
-    parent: Generation
-    config: NormalizeConfig
+def plan_retry(root: Place, stage: Stage, values: Mapping[str, Any]) -> tuple[Generation, NormalizeConfig]:
+    """The generation whose rejects are tried again with these values of options, and the configuration that they give.
 
-    @classmethod
-    def plan(cls, root: Place, stage: Stage, values: Mapping[str, Any]) -> "Retry":
-        """Plan a retry with these values of options.
+    Raises UsageError if ``stage`` is unfinished, or if options other than limits differ.
+    """
+    parent = stage.read_generation()
+    raw = raw_stage(root).find_generation(parent.marker["input"])
+    if raw is None:
+        raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
+    config = NormalizeConfig.resolve(values, raw.marker["pixels"])
+    _require_looser_limits(parent.marker["config"], config)
+    planned = stage.plan.read_json() if stage.plan.exists() else None
+    if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
+        raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
+    return parent, config
 
-        Raises UsageError if ``stage`` is unfinished, or if options other than limits differ.
-        """
-        parent = stage.read_generation()
-        raw = raw_stage(root).find_generation(parent.marker["input"])
-        if raw is None:
-            raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
-        config = NormalizeConfig.resolve(values, raw.marker["pixels"])
-        _require_looser_limits(parent.marker["config"], config)
-        planned = stage.plan.read_json() if stage.plan.exists() else None
-        if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
-            raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
-        return cls(root, stage, parent, config)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The identity of the next generation: the same input, the new limits."""
-        return {"config": self.config.to_json(), "input": self.parent.marker["input"]}
+def retried_entries(
+    run: Run, root: Place, parent: Generation, retried: Sequence[Part], config: NormalizeConfig
+) -> list[dict[str, Any]]:
+    """The entries of the next generation after ``parent``; deletes new parts that are equal to those ``retried``.
 
-    @cached_property
-    def parts(self) -> list[dict[str, Any]]:
-        """The entries of ``parent`` for parts that have live rejects."""
-        return [part for part in self.parent.entries if live_facts(part)["rejects"]["count"]]
+    Raises DataError if a task has not published its part, or if a good image has changed.
+    """
+    removed, classes = Removed.read(root, parent.marker), len(parent.marker["classes"])
+    made = {
+        part["part"]: read_entry(run.folder, Origin.of_part(part).next(), part["input"], removed, classes)
+        for part in retried
+    }
+    entries, faults = list[dict[str, Any]](), list[str]()
+    for part in parent.entries:
+        entry = made.get(part["part"])
+        is_unchanged = entry is not None and _is_unchanged(part, entry)
+        changed = entry and not is_unchanged and _changed_image(run.folder, part["part"], entry["part"])
+        if entry is not None and (is_unchanged or changed):
+            run.delete(run.folder / file for file in PARTS.files(entry))
+        if changed:
+            faults.append(f"{rows_place(run.folder, part['part'])}: {changed}")
+        entries.append(_kept_entry(part, parent.marker, config) if entry is None or is_unchanged else entry)
+    if faults:
+        raise DataError(
+            f"{faults[0]} is not what it was (other versions of libraries, or a decoder that was too slow); run"
+            " again, or normalize again with --overwrite"
+        )
+    return entries
 
-    def begin(self) -> Run | None:
-        """Begin the renewal; None if there are no rejects and the limits are the same."""
-        if not self.parts and self.parent.marker["config"] == self.config.to_json():
-            log(self.stage.name, f"{self.stage.folder} has no rejects to retry")
-            return None
-        changes = frozenset({"config"})
-        return self.stage.renew(self.identity, self.parent.fingerprint, LISTING, force=True, changes=changes)
 
-    def entries(self, run: Run) -> list[dict[str, Any]]:
-        """The entries of the next generation; deletes new parts that are equal to the old ones.
-
-        Raises DataError if a task has not published its part, or if a good image has changed.
-        """
-        normalized, marker = self.stage.folder, self.parent.marker
-        removed, classes = Removed.read(self.root, marker), len(marker["classes"])
-        made = {
-            part["part"]: read_entry(normalized, Origin.of_part(part).next(), part["input"], removed, classes)
-            for part in self.parts
-        }
-        entries, faults = list[dict[str, Any]](), list[str]()
-        for part in self.parent.entries:
-            entry = made.get(part["part"])
-            is_unchanged = entry is not None and _is_unchanged(part, entry)
-            changed = entry and not is_unchanged and _changed_image(normalized, part["part"], entry["part"])
-            if entry is not None and (is_unchanged or changed):
-                run.delete(normalized / file for file in PARTS.files(entry))
-            if changed:
-                faults.append(f"{rows_place(normalized, part['part'])}: {changed}")
-            entries.append(_kept_entry(part, marker, self.config) if entry is None or is_unchanged else entry)
-        if faults:
-            raise DataError(
-                f"{faults[0]} is not what it was (other versions of libraries, or a decoder that was too slow); run"
-                " again, or normalize again with --overwrite"
-            )
-        return entries
-
-    def changes_nothing(self, entries: list[dict[str, Any]]) -> bool:
-        """True if ``parent`` has these entries and this configuration."""
-        return self.parent.marker["config"] == self.config.to_json() and list(self.parent.entries) == entries
-
-    def notes(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """The facts of the retry for ``run.json``."""
-        before = set(self.parent.entries.column("part"))
-        tried = sum(live_facts(part)["rejects"]["count"] for part in self.parts)
-        left = sum(live_facts(part)["rejects"]["count"] for part in entries)
-        reused = len(before & {part["part"] for part in entries})
-        decoded = sum(part["input"] for part in self.parts)
-        return {"decoded": decoded, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
+def retry_facts(parent: Generation, retried: Sequence[Part], entries: Sequence[Part]) -> dict[str, Any]:
+    """The facts of a retry for ``run.json``."""
+    before = set(parent.entries.column("part"))
+    tried, left = (sum(live_facts(part)["rejects"]["count"] for part in parts) for parts in (retried, entries))
+    reused, decoded = sum(part["part"] in before for part in entries), sum(part["input"] for part in retried)
+    return {"decoded": decoded, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
 
 
 def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig) -> None:
@@ -121,7 +89,7 @@ def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig)
     config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
 
 
-def _is_unchanged(part: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+def _is_unchanged(part: Part, facts: Part) -> bool:
     """True if the new part has the records of the old one, and as many rejects for each reason."""
     return (facts["sha256"], facts["rejects"]["by_reason"]) == (part["sha256"], part["rejects"]["by_reason"])
 

@@ -1,23 +1,28 @@
 """The base of the jobs: a job is a stage whose tasks are lines of a work list.
 
 The driver of a stage (this process) prepares the stage, writes a job file (the settings of all tasks) and a work list
-(a line of JSON for the input of each task), has mrjob run the tasks (`mapreduce.jobs.task_runner`), checks the files
-that they published, and writes the marker. Tasks publish their files themselves; what a runner reports is not used as
-a result.
+(a line of JSON for the input of each task), has mrjob run the tasks, on this machine or on YARN, checks the files that
+they published, and writes the marker. Tasks publish their files themselves; what a runner reports is not used as a
+result.
 """
 
+import json
 import os
 import sys
+import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NoReturn, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import click
 from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
-from etl.errors import UsageError, end_process, run_reporting
+from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
 from etl.options.click_command import COUNT, Option, add_options, invoke
 from etl.options.stage_options import (
     DEFAULT_RUNNER,
@@ -28,14 +33,63 @@ from etl.options.stage_options import (
     OVERWRITE,
     RUNNERS,
 )
+from etl.progress import Progress
+from etl.stages.run import Run, RunRecord
+from etl.stages.stage import Stage
 from etl.stages.summary import Summary
-from etl.storage.place import Place, open_place
-from mapreduce.jobs.local import LocalRunner
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place, json_bytes, open_place
+from mapreduce.jobs.local import LocalRunner, run_here
+
+if TYPE_CHECKING:
+    from mapreduce.jobs.yarn import YarnJob
 
 REPORT_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 0.5
 REDUCES = "mapreduce.job.reduces"
+JOB_FILE = "job.json"
 
 Show = Callable[[Summary], None]
+
+
+@dataclass(frozen=True)
+class TaskSize:
+    """What makes a task worth the seconds that it takes to start, with its container's JVM where it has one."""
+
+    size_bytes: int
+    images: int
+
+
+DECODING = TaskSize(64 << 20, 20_000)
+
+
+def worthwhile_tasks(size_bytes: int, images: int, task: TaskSize = DECODING) -> int:
+    """The number of tasks into which so much work is divided."""
+    return max(1, round(size_bytes / task.size_bytes + images / task.images))
+
+
+class Lines(Protocol):
+    """The lines of a work list: their number is known, and they may be made only when asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """``job`` goes to all tasks, each of ``lines`` to one; ``tasks`` is the number of tasks worth having on a cluster.
+
+    ``watch`` returns how many of ``total`` images are in published files, and what else to show of the progress.
+    ``helper_bytes`` is what a helper process of a mapper may take, beside the mapper itself.
+    """
+
+    job: dict[str, Any]
+    lines: Lines
+    tasks: int
+    total: int
+    watch: Callable[[], tuple[int, str]]
+    helper_bytes: int = 0
 
 
 class StageJob(MRJob, ABC):
@@ -137,6 +191,91 @@ class StageJob(MRJob, ABC):
 
             return YarnRunner
         return LocalRunner if self.options.runner == "local" else super()._runner_class()
+
+
+class TaskRunner:
+    """Runs the tasks of ``job`` for ``stage``; ``record`` is what ``run.json`` keeps."""
+
+    def __init__(self, job: StageJob, stage: Stage, values: Mapping[str, Any]) -> None:
+        """Raise EnvironmentFailure if the runner of ``job`` is hadoop, and a program or the queue is missing."""
+        self.job, self.stage, self._values = job, stage, values
+        self.record = RunRecord(job.options.runner)
+        if job.options.runner == HADOOP:
+            self._open_yarn_job().check()
+
+    def run(self, run: Run, work: Work) -> None:
+        """Run the tasks to their end, within a ``run`` of the stage. Raises what a task raised, if it is known."""
+        if len(work.lines):
+            run_tasks = self._run_on_yarn if self.job.options.runner == HADOOP else self._run_here
+            self.record.note(**run_tasks(run, work))
+
+    def _run_here(self, run: Run, work: Work) -> dict[str, Any]:
+        # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us and
+        # them, so that they end with us
+        with _showing_progress(work), self._tasks(work, _open_job_file(run, work), []) as job:
+            return run_here(job)
+
+    def _open_yarn_job(self) -> "YarnJob":
+        from mapreduce.jobs.yarn import YarnJob
+
+        asked = {name: self._values[name] for name in ("queue", "priority", "task_memory", "restart")}
+        return YarnJob(self.stage, **asked, python_bin=self.job.options.python_bin)
+
+    def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
+        yarn_job = self._open_yarn_job()
+        with _showing_progress(work, lambda: yarn_job.note):
+            if running := yarn_job.find_running(run.is_resumed):
+                yarn_job.join(running)
+                return yarn_job.facts()
+            job_file = _open_job_file(run, work)
+            properties = yarn_job.properties(work)
+            properties |= {REDUCES: str(work.job["reducers"])} if "reducers" in work.job else {}
+            words = [*yarn_job.words(job_file.parent), *(f"-D{name}={value}" for name, value in properties.items())]
+            with self._tasks(work, job_file, words) as job:
+                yarn_job.submit(job)
+        return yarn_job.facts()
+
+    @contextmanager
+    def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator[StageJob]:
+        """The mrjob job of the tasks alone; the user's words come after ``words`` of ours, and so win."""
+        with tempfile.NamedTemporaryFile("w", prefix="ringslice-", suffix=".jsonl") as work_list:
+            lines = (json.dumps(line, allow_nan=False, default=list) for line in work.lines)  # arrays are lists
+            work_list.writelines(f"{line}\n" for line in lines)
+            work_list.flush()
+            ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
+            yield type(self.job)(args=[*words, *self.job.arguments, *ours, work_list.name])
+
+
+def _open_job_file(run: Run, work: Work) -> Place:
+    job_file = run.open_tasks() / JOB_FILE
+    publish_bytes(job_file, run.staging, json_bytes(work.job))
+    return job_file
+
+
+@contextmanager
+def _showing_progress(work: Work, note: Callable[[], str] = str) -> Iterator[None]:
+    """Show how many images are in published files, and ``note``, while the block runs."""
+    stopped = threading.Event()
+    with Progress(work.job["stage"], work.total, "images") as progress:
+        progress.skip(work.watch()[0])
+
+        def update() -> None:
+            with suppress(OSError, EnvironmentFailure):  # the next to read or write raises it
+                done, more = work.watch()
+                progress.update(done, ", ".join(filter(None, (more, note()))))
+
+        def poll() -> None:
+            while not stopped.wait(POLL_INTERVAL_S):
+                update()
+
+        thread = threading.Thread(target=poll, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join(POLL_INTERVAL_S)  # a daemon; storage may hold it up
+            update()
 
 
 def script_command(job_class: type[StageJob]) -> click.Command:

@@ -15,7 +15,7 @@ from mrjob.step import StepFailedException
 
 from etl.errors import DEBUG_VARIABLE, ERROR_PREFIX, ERRORS, DataError, EnvironmentFailure, UsageError
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
-from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager, has_queue
+from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
 from etl.stages.stage import Stage
 from etl.storage.atomic import publishing
@@ -23,7 +23,7 @@ from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.jobs.local import TASK_VARIABLES
 from mapreduce.jobs.python_archive import cached_archive
-from mapreduce.jobs.task_runner import JOB_FILE, POLL_INTERVAL_S, Work
+from mapreduce.jobs.stage_job import JOB_FILE, POLL_INTERVAL_S, Work
 
 PACKED_PYTHON = "env/bin/python"
 PASSED_ON = re.compile(r"RINGSLICE_(HDFS_\w+|DEBUG)|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS")  # variables for tasks
@@ -94,10 +94,7 @@ class YarnJob:
     def check(self) -> None:
         """Raise EnvironmentFailure if a program of Hadoop's is missing, or the cluster does not have the queue."""
         java_home(), hadoop_command(), streaming_jar()
-        queues, queue = self.manager.queues(), self.queue
-        if not has_queue(queues, queue):
-            known = ", ".join(queues)
-            raise EnvironmentFailure(f"--queue {queue!r} does not exist at {self.manager}; its queues are: {known}")
+        self.manager.queues(self.queue)
 
     def properties(self, work: Work) -> dict[str, str]:
         """Hadoop's properties for a job that does this work."""

@@ -22,7 +22,7 @@ from mrjob.logs.step import _interpret_hadoop_jar_command_stderr
 
 from etl.processes import end_with_parent
 from etl.storage.place import READ_BUFFER_BYTES, open_place
-from mapreduce.jobs.task_runner import POLL_INTERVAL_S
+from mapreduce.jobs.stage_job import POLL_INTERVAL_S
 
 
 class HdfsFiles(HadoopFilesystem):

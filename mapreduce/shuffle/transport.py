@@ -32,7 +32,7 @@ from etl.normalized.parts import read_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
-from mapreduce.jobs.task_runner import TaskSize
+from mapreduce.jobs.stage_job import TaskSize
 
 REFERENCES, RECORDS, LINES = "references", "records", "lines"
 COLUMNS = ("key", "offset", "size", "crc32c", "sha256")  # of a part's rows, that `Transport.send` needs

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.formats import parquet_tables
-from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import json_bytes, with_checksum
 
 NAMED_BY_NOTHING = ("verified/", "run.json")  # nothing has the SHA-256 of these
 

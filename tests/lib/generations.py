@@ -7,8 +7,7 @@ from typing import Any
 from etl.stages.layout import normalized_stage, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place
 
 Entries = list[dict[str, Any]]
 

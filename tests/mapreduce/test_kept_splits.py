@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import UsageError
-from etl.slices.key_list import read_keys
+from etl.slices.history import read_keys
 from etl.slices.prune import prune
 from etl.storage.place import open_place
 from etl.verify.target import Target

@@ -12,7 +12,7 @@ from etl.formats.example import parse, serialize
 from etl.formats.parquet_tables import read_facts
 from etl.normalized.part_writer import PartWriter
 from etl.normalized.parts import Origin, read_entry, rows_place
-from etl.slices.manifest_builder import build_manifest
+from etl.slices.manifest import build_manifest
 from etl.slices.writer import SourcedExample, write_slice
 from etl.storage.place import Place
 from mapreduce import normalize as normalize_module

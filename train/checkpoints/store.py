@@ -24,8 +24,7 @@ from pyarrow import fs
 from etl.errors import DataError, UsageError
 from etl.progress import log
 from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes, with_checksum
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
 FORMAT = "ringslice.checkpoint/4"  # of every format the checksum is that of `with_checksum`

@@ -6,11 +6,10 @@ from secrets import token_hex
 from typing import Any
 
 from etl.errors import DataError
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import open_place
+from etl.storage.place import json_bytes, open_place
 from train.evaluation.evaluator import Collector, Evaluator
 from train.evaluation.trained import Trained, find_trained, require_split
 from train.monitor.monitor import Monitor

@@ -7,7 +7,7 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champions
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from train.evaluation.comparison import Answers, Rules, compare, decide

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from etl.storage.atomic import replace_bytes
-from etl.storage.local import LocalFilesystem
+from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place
 
 FOLDER = "logs"

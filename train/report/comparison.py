@@ -9,7 +9,8 @@ import numpy as np
 from etl import __version__
 from etl.errors import UsageError
 from etl.report.charts import RUN_COLORS, Chart, Curve, line_chart
-from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.report.render import UNKNOWN, accuracy, count, duration, loss, short, speed
+from etl.stages.summary import text_of
 from etl.storage.place import Place
 from train.report.metrics import OWN, Metrics, Series, part_times, smooth, usage_by_rank
 from train.report.run_files import RunFiles
@@ -110,7 +111,7 @@ def settings_of(run: RunFiles) -> dict[str, str]:
         **{f"version of {name}": version for name, version in record.get("versions", {}).items()},
         "python": record.get("python"),
     }
-    return {name: plain(value) for name, value in facts.items() if value is not None}
+    return {name: text_of(value) for name, value in facts.items() if value is not None}
 
 
 def charts(runs: Sequence[ComparedRun]) -> list[Chart]:

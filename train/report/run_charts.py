@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from etl.report.charts import HALF, INK, Cells, Chart, Curve, from_to, heatmap, line_chart
-from etl.report.text import accuracy, loss, percent, speed
+from etl.report.render import accuracy, loss, percent, speed
 from train.report.metrics import Epoch, Metrics, shares_of, smooth
 from train.runs.confusion import Confusion
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from etl import __version__
-from etl.report.text import UNKNOWN, accuracy, count, duration, loss, plain, short, speed
+from etl.report.render import UNKNOWN, accuracy, count, duration, loss, short, speed
+from etl.stages.summary import text_of
 from train.report.metrics import Epoch, part_times, usage_by_rank
 from train.report.run_charts import confusion_map, epoch_charts, step_charts, wait_chart
 from train.report.run_files import RunFiles
@@ -53,7 +54,7 @@ def gather_run(run: RunFiles) -> Facts:
         "usage": usage[:MAX_RANKS],
         "hidden_ranks": len(usage[MAX_RANKS:]),
         **_classes(run.confusion),
-        "recipe": [(name, plain(value)) for name, value in run.settings.items()],
+        "recipe": [(name, text_of(value)) for name, value in run.settings.items()],
         "environment": _environment(run.record),
     }
 
@@ -101,7 +102,7 @@ def _tiles(run: RunFiles) -> list[tuple[str, str]]:
             found.append((wording(final[name]), name.replace("_", " ")))
     if best := best_epoch(run.epochs):
         found.append((accuracy(best[1]), f"best {best[0]} accuracy, epoch {best[2]}"))
-    found.append((count(len(run.epochs)), f"of {plain(planned)} epochs" if planned else "epochs"))
+    found.append((count(len(run.epochs)), f"of {text_of(planned)} epochs" if planned else "epochs"))
     found.append((count(steps_done(run)), "steps"))
     if ranks := ranks_of(run):
         found.append((ranks, "ranks"))
@@ -199,4 +200,4 @@ def _environment(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What ``run.json`` has: of the ranks only how many were on each host."""
     hosts = Counter(str(rank.get("host")) for rank in record.get("ranks", ()))
     shown = {**record, "command": " ".join(record.get("command") or ()), "ranks": hosts}
-    return [(name, plain(value)) for name, value in shown.items() if value]
+    return [(name, text_of(value)) for name, value in shown.items() if value]

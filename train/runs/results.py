@@ -9,7 +9,7 @@ from etl.progress import Progress
 from etl.stages.names import RECIPE_FILE, RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, WORK_FOLDER, confusion_file
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes, withdraw
-from etl.storage.json_files import json_bytes
+from etl.storage.place import json_bytes
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.parallel.trainer import StepOfRank, Trainer

@@ -11,7 +11,7 @@ from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.lease import Lease
 from etl.stages.names import RESULT_FILE, WORK_FOLDER
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.store import Checkpoint

@@ -11,7 +11,7 @@ from etl.errors import UsageError
 from etl.images.config import NormalizeConfig
 from etl.normalized.erased import erased_config
 from etl.stages.layout import normalized_stage
-from etl.stages.run_record import RunRecord
+from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.place import open_place
 from train.config.settings import CPU

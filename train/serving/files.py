@@ -16,8 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.stages.champion import CHAMPION, read_champion
 from etl.stages.lease import Lease, leased
 from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
+from etl.storage.place import READ_BUFFER_BYTES, Place, json_bytes, open_place, with_checksum
 
 FORMAT = "ringslice.export/1"
 FOLDER = "export"  # of a run

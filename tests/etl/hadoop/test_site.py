@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import MAX_SUBSTITUTIONS, UMASK, read_site_file, resolve, site_configuration, site_umask
-from etl.hadoop.yarn_api import ResourceManager, has_queue
+from etl.hadoop.yarn_api import ResourceManager
 
 XI = "http://www.w3.org/2001/XInclude"
 
@@ -131,5 +131,8 @@ def test_queues(
     """Those of FairScheduler, which makes them on demand, are not known."""
     manager = ResourceManager(["http://nowhere"])
     monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": answer}})
-    queues = manager.queues()
-    assert [name for name in [*there, *missing] if has_queue(queues, name)] == there
+    for name in there:
+        manager.queues(name)
+    for name in missing:
+        with pytest.raises(EnvironmentFailure, match=f"--queue '{name}' does not exist at http://nowhere; its queues"):
+            manager.queues(name)

@@ -10,7 +10,7 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.inspection.command import trace
 from etl.normalized.parts import live_rows, read_rows
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
@@ -100,7 +100,7 @@ def test_it_is_verified_and_traced_to_its_file(local: Place, source: Place, writ
 def test_a_file_of_many_images_is_several_packs(
     local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.raw.pack_writer.MOST_IMAGES", 3)
+    monkeypatch.setattr("etl.raw.packs.MAX_IMAGES", 3)
     file = write(source, 0, 0, 8)
     make(source, local)
     packs = packs_of(local)

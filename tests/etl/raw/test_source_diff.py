@@ -35,18 +35,17 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 @given(packs_of_images, st.integers(31, 40))
 def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
-    plan = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
+    kept, unpacked = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
     packed = [
         image
-        for pack in plan.kept
-        for row, image in enumerate(named[pack.name])
-        if row not in set(pack.removed.tolist())
+        for name, removed in kept.items()
+        for row, image in enumerate(named[name])
+        if row not in set(removed.tolist())
     ]
-    assert sorted([*packed, *plan.unpacked.tolist()]) == list(range(images))
-    kept = [pack.name for pack in plan.kept]
-    assert kept == [name for name in named if name in kept]
-    for pack in plan.kept:
-        assert 2 * len(pack.removed) <= len(named[pack.name])
+    assert sorted([*packed, *unpacked.tolist()]) == list(range(images))
+    assert list(kept) == [name for name in named if name in kept]
+    for name, removed in kept.items():
+        assert 2 * len(removed) <= len(named[name])
     for name in named.keys() - set(kept):
         there = [image for image in named[name] if image != NO_IMAGE]
         others = {image for other in kept for image in named[other]}

@@ -15,11 +15,9 @@ from PIL import Image
 
 from etl.errors import DataError, UsageError
 from etl.report import balance
-from etl.report.dataset_page import report_slices
-from etl.report.pictures import SIDE, first_of_classes, thumbnail
-from etl.report.source_images import describe
-from etl.report.text import size
-from etl.report.verified import SHOWN_CONTENTS, read_verified
+from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
+from etl.report.pictures import SIDE, describe, first_of_classes, thumbnail
+from etl.report.render import size
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage, verification_stage
 from etl.storage.place import open_place
@@ -165,8 +163,10 @@ def test_balance_is_that_of_the_counts() -> None:
 
 
 def test_the_first_rows_of_each_class_are_shown() -> None:
-    groups = [pa.table({"label": labels}) for labels in ([3, 1, 1], [1, 2, 3], [2, 3, 0])]
-    assert first_of_classes(groups, [1, 3, 4], 2) == [0, 1, 2, 5]
+    labels = [3, 1, 1, 1, 2, 3, 2, 3, 0]
+    rows = pa.table({"label": labels, "row": list(range(len(labels)))})
+    groups = [rows.slice(start, 3) for start in (0, 3, 6)]
+    assert [row["row"] for row in first_of_classes(groups, [1, 3, 4], 2)] == [0, 1, 2, 5]
 
 
 def test_sources_are_described_in_numbers() -> None:

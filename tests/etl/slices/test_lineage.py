@@ -7,8 +7,7 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.slices.lineage import FIRST, ParentSlices, find_parent, finished_at, lineage_ends, lineage_of
 from etl.stages.layout import SLICES_FORMAT, slices_stage
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place, with_checksum
 
 
 @pytest.fixture

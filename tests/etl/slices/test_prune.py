@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from etl.slices.prune import prune
-from etl.slices.prune_runs import KeptRuns
+from etl.slices.prune import KeptRuns, prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Lease
-from etl.storage.json_files import json_bytes
-from etl.storage.place import open_place
+from etl.storage.place import json_bytes, open_place
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here

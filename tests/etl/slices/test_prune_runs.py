@@ -2,12 +2,11 @@
 
 import pytest
 
-from etl.slices.prune_runs import KeptRuns, choose_runs, remove_runs, run_names
+from etl.slices.prune import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.champion import publish_champions
 from etl.stages.lease import BusyError, Lease
 from etl.storage.atomic import publish_bytes
-from etl.storage.json_files import json_bytes
-from etl.storage.place import Place
+from etl.storage.place import Place, json_bytes
 
 
 def make_run(root: Place, name: str, finished: str | None) -> None:

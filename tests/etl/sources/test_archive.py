@@ -13,7 +13,7 @@ from etl.errors import UsageError
 from etl.raw.ingest import ingest
 from etl.sources.base import SourceOptions
 from etl.sources.detect import open_source
-from etl.storage.local import LocalFilesystem
+from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place, open_place
 from tests.lib.faults import READ, Fault, FaultyFilesystem
 from tests.lib.inline import ingest_here, ingest_values

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.stages.run_record import masked
+from etl.stages.run import masked
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker

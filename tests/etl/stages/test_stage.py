@@ -17,8 +17,7 @@ from etl.errors import EnvironmentFailure, UsageError
 from etl.stages import lease
 from etl.stages.lease import Owner
 from etl.stages.marker import EntryTable, difference
-from etl.stages.run import Mode, Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Mode, Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place

@@ -10,8 +10,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Owner
-from etl.stages.run import Run
-from etl.stages.run_record import RunRecord
+from etl.stages.run import Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.storage.json_files import json_bytes, with_checksum
+from etl.storage.place import json_bytes, with_checksum
 from tests.lib.commands import REPOSITORY
 
 # between processes of ours, in TOML and in messages, or to check text; all other calls write a file or standard output

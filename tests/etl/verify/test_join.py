@@ -23,10 +23,9 @@ from etl.verify.join import (
     Reconciler,
     content_buckets,
     key_buckets,
-    read_bucket,
     write_buckets,
 )
-from etl.verify.result import LineResult
+from etl.verify.result import LineResult, read_rows, table_place
 from etl.verify.target import Target
 
 SPLITS = ("train", "test", "test")  # of the slices 0, 1, 2
@@ -191,13 +190,12 @@ def test_all_are_counted_and_the_first_named() -> None:
 
 def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
     staging = open_place(str(tmp_path)).make_folder()
-    whole, place = (table(RETIRED_KEYS, [{"key": key, "removed": False} for key in "abcdefgh"]), staging / "x.parquet")
+    whole = pa.Table.from_pylist([{"key": key} for key in "abcdefgh"], schema=FOUND)
     numbers = key_buckets(whole, 5)
-    counts = write_buckets(place, staging, whole, numbers, 5)
+    rows = write_buckets(table_place(staging, "found", 1), staging, whole, numbers, 5)
+    results = {0: LineResult(), 1: LineResult(rows={"found": rows})}
     for bucket in range(5):
-        assert read_bucket(RETIRED_KEYS, [(place, counts), (place, [0] * 5)], bucket).equals(
-            whole.filter(numbers == bucket)
-        )
+        assert read_rows(staging, results, "found", bucket).equals(whole.filter(numbers == bucket))
 
 
 def test_a_result_that_is_missing_is_an_error(tmp_path: Path) -> None:

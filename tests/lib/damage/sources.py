@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError, UsageError
-from etl.raw.extra_columns import join_columns, read_columns
+from etl.raw.ingest import join_columns, read_columns
 from etl.raw.packs import pieces
 from etl.sources.base import SourceImage
 from etl.sources.detect import open_source

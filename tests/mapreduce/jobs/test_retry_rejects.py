@@ -17,7 +17,7 @@ from etl.formats.parquet_tables import read_facts
 from etl.inspection.command import inspect_example, open_record_file
 from etl.normalized import part_writer
 from etl.normalized.parts import Origin, pack_of, read_entry
-from etl.raw.removed import Removed
+from etl.raw.packs import Removed
 from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage

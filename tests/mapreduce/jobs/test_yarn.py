@@ -9,7 +9,7 @@ import pytest
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
 from etl.hadoop.yarn_api import FailedAttempt
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
-from mapreduce.jobs.task_runner import worthwhile_tasks
+from mapreduce.jobs.stage_job import worthwhile_tasks
 from mapreduce.jobs.yarn import YarnJob, cause_of, cause_of_output, memory_properties
 
 PIPE = (

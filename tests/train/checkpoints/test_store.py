@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as npst
 from safetensors.numpy import save
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place, with_checksum
 from tests.lib.commands import flip_bit
 from tests.lib.faults import READ, Fault, FaultError, faulty
 from train.checkpoints import store

@@ -13,8 +13,7 @@ from scipy.stats import binomtest, chi2
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
-from etl.slices.prune import prune
-from etl.slices.prune_runs import KeptRuns
+from etl.slices.prune import KeptRuns, prune
 from etl.storage.place import open_place
 from tests.lib.commands import failed, ringslice, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from etl.storage.local import LocalFilesystem
+from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place, open_place
 from tests.lib.commands import PATIENCE_S, run, wait_until
 from tests.lib.faults import Fault, FaultyFilesystem

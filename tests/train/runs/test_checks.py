@@ -13,8 +13,7 @@ import pytest
 
 from etl.errors import EnvironmentFailure, RingsliceError, UsageError
 from etl.stages.layout import SLICES_FORMAT
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import open_place
+from etl.storage.place import json_bytes, open_place, with_checksum
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from train.config.settings import AUTO, Settings
 from train.parallel.devices import Device

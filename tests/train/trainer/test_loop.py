@@ -14,8 +14,7 @@ import pytest
 from etl.errors import UsageError
 from etl.stages.lease import Lease
 from etl.stages.names import WORK_FOLDER
-from etl.storage.json_files import json_bytes, with_checksum
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place, with_checksum
 from tests.lib.commands import Finished, contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.ranks import tiny
