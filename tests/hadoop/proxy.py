@@ -7,12 +7,12 @@ their site has dfs.client.use.datanode.hostname: clients that are to be disturbe
 import select
 import shutil
 import socket
+import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import PROXIED, write_site
@@ -22,34 +22,32 @@ LOOK_S = 0.05
 CONNECT_TIMEOUT_S = 5.0
 
 
-class Proxy:
+class Proxy(socketserver.ThreadingTCPServer):
     """Between clients of ``listen`` and the server at ``target``; both are (host, port). It passes everything at first.
 
     ``passed_bytes`` (from the server) and ``stalled`` (connections with something to send) count what happened to them.
     """
 
+    allow_reuse_address, request_queue_size = True, 128
+
     def __init__(self, listen: tuple[str, int], target: tuple[str, int]) -> None:
         self.passed_bytes = self.stalled = 0
-        self._listen, self._target = listen, target
+        self._target = target
         self._changed = threading.Condition()
         self._stall_at: int | None = None
         self._ends = False
-        self._threads: list[threading.Thread] = []
+        super().__init__(listen, socketserver.BaseRequestHandler)
 
     def __enter__(self) -> Self:
-        self._listener = socket.create_server(self._listen)
-        self.address: tuple[str, int] = self._listener.getsockname()
-        self._start(self._accept)
+        threading.Thread(target=self.serve_forever, args=[LOOK_S], daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._ends = True
             self._changed.notify_all()
-        for thread in self._threads:  # the first accepts, and may start one more
-            thread.join()
+        self.shutdown()
+        self.server_close()  # after the threads of all connections
 
     def stall(self, after_bytes: int) -> None:
         """Pass so many bytes of the server more, over all connections, and then none, which stay open."""
@@ -62,21 +60,9 @@ class Proxy:
             self._stall_at = None
             self._changed.notify_all()
 
-    def _start(self, function: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=function, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with self._listener:
-            while not self._ends:
-                if select.select([self._listener], [], [], LOOK_S)[0]:
-                    client, _ = self._listener.accept()
-                    self._start(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
-        # either side may go at any time
-        with client, suppress(OSError), socket.create_connection(self._target, CONNECT_TIMEOUT_S) as server:
+    def finish_request(self, client: Any, address: object) -> None:
+        """Serve a connection, in a thread of its own; either side may go at any time."""
+        with suppress(OSError), socket.create_connection(self._target, CONNECT_TIMEOUT_S) as server:
             self._relay(client, server)
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:

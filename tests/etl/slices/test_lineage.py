@@ -55,13 +55,6 @@ def test_two_ends_are_named(root: Place) -> None:
     assert [stage.folder.name for stage in lineage_ends(root)] == ["night-2", "other-seed"]
 
 
-def test_slices_that_were_pruned_between_two_nights_make_no_second_end(root: Place) -> None:
-    second = finish(root, "night-2", finish(root, "night-1"))
-    finish(root, "night-3", second)
-    second.folder.delete()
-    assert newest(root) == "night-3"
-
-
 def test_slices_without_a_lineage_begin_one_where_they_are_alone(root: Place) -> None:
     plain = finish(root, "default", plain=True)
     assert lineage_ends(root) == []

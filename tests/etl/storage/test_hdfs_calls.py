@@ -35,12 +35,6 @@ class Clock:
 
 
 @pytest.fixture
-def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "HADOOP_CONF_DIR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(module, "time", found)

@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from tests.etl.conftest import names
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.proxy import Proxy
-from tests.lib.commands import REPOSITORY
+from tests.lib.commands import run, succeeded
 
 MIB = 1 << 20
 by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
@@ -33,16 +32,8 @@ by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
 
 def run_python(script: str, *words: str, **environment: str) -> str:
     """What a Python process of its own prints; a JVM ends with it."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *words],
-        cwd=REPOSITORY,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stderr == "", done.stderr
+    done = succeeded(run(sys.executable, "-c", textwrap.dedent(script), *words, variables=environment))
+    assert done.stderr == ""
     return done.stdout
 
 
@@ -200,7 +191,7 @@ def proxy(cluster: Cluster) -> Iterator[LosingProxy]:
 @pytest.fixture
 def folder(proxy: LosingProxy, hdfs_root: Place) -> Place:
     """The test's folder with three files, by way of the proxy."""
-    place = open_place(f"hdfs://127.0.0.1:{proxy.address[1]}{hdfs_root.path}")
+    place = open_place(f"hdfs://127.0.0.1:{proxy.server_address[1]}{hdfs_root.path}")
     for name in ("a", "b", "c"):
         place.filesystem.open_new((place / name).path).close()
     return place

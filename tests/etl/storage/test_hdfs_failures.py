@@ -27,12 +27,6 @@ def source(make_tree: TreeMaker) -> Path:
     return make_tree({"a": 2, "b": 2})
 
 
-@pytest.fixture
-def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "HADOOP_CONF_DIR", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def ingest(source: object, root: object, driver: str = NATIVE, **environment: str) -> Finished:
     words = ["ringslice", "ingest", source, root]
     return run(*words, timeout_s=600, variables={DRIVER_VARIABLE: driver, **environment})
