@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
-from etl.normalized.parts import pack_of, read_rows
+from etl.normalized.parts import live_facts, pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
     OPTIONS,
@@ -201,10 +201,13 @@ def assign_rows(
 def _resolve_request(
     asked: SplitRequest | str | None, normalized: Generation, group_by: str | None
 ) -> SplitRequest | None:
-    """What is asked of the splits; None for the source's own, the default if every image has one."""
-    examples = normalized.entries.column("examples") if asked is None and group_by is None else None
-    if examples is not None and all(name for by_split in examples for name in by_split):
-        return None
+    """What is asked of the splits; None for the source's own, the default if every live image has one."""
+    if asked is None and group_by is None:
+        stated = {name for part in normalized.entries for name in live_facts(part)["examples"]}
+        if all(stated):
+            return None
+        if any(stated):
+            log("shard", f"not every image has a split of the source's own: --split {DEFAULT_SPLIT} is used for all")
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request
 
