@@ -140,7 +140,7 @@ class Shard(StageJob):
         """Plan, write and commit the slices; returns whether that was done before."""
         stage, overwrite = tasks.stage, bool(values.get("overwrite"))
         normalized = normalized_stage(root).read_generation()
-        if not overwrite and is_done_before(stage, values, normalized.fingerprint):
+        if not overwrite and is_done_before(stage, values, normalized):
             return True
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)
