@@ -248,9 +248,14 @@ def words_of(path: str) -> list[str]:
 
 
 def split_of(path: str) -> str | None:
-    """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
-    splits = {SPLITS_BY_WORD[word] for word in words_of(path) if word in SPLITS_BY_WORD}
-    return splits.pop() if len(splits) == 1 else None
+    """The split that a path below the source names: the one word for a split in the name of the file, as in
+    ``train-00000.parquet``, else in the whole path.
+    """
+    for text in (path.rpartition("/")[2], path):
+        splits = {SPLITS_BY_WORD[word] for word in words_of(text) if word in SPLITS_BY_WORD}
+        if len(splits) == 1:
+            return splits.pop()
+    return None
 
 
 def checked_key(path: str, where: str) -> str:
