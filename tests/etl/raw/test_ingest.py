@@ -205,11 +205,16 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "root").exists()
 
 
-def test_a_pair_of_idx_files_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_a_pair_of_idx_files_that_is_there_twice_or_has_no_name_is_refused(tmp_path: Path) -> None:
     for zipped in (False, True):
         write_idx(tmp_path / "idx", "train", np.zeros((3, 2, 2)), np.zeros(3), zipped)
     with pytest.raises(UsageError, match=r"more than once: train-images-idx3-ubyte, train-images-idx3-ubyte\.gz\. L"):
         run(tmp_path / "idx", tmp_path / "root")
+    write_idx(tmp_path / "unnamed", "", np.zeros((3, 2, 2)), np.zeros(3), zipped=False)
+    for path in (tmp_path / "unnamed").iterdir():
+        path.rename(path.with_name(path.name.lstrip("-")))
+    with pytest.raises(UsageError, match=r"unnamed/images-idx3-ubyte: '/00000.pgm' cannot be a key, because it is abs"):
+        run(tmp_path / "unnamed", tmp_path / "root")
 
 
 def test_options_of_other_sources_are_refused(make_tree: TreeMaker, tmp_path: Path) -> None:
