@@ -43,17 +43,18 @@ def write_idx(
 
 
 def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: Path) -> None:
-    source, root = make_tree({"b": 7, "a": 5}), tmp_path / "root"
+    source, root = make_tree({"recycled": 7, "a": 5}), tmp_path / "root"
     (source / "a" / ".hidden").write_text("x")
     (source / "readme.txt").write_text("x")
     (source / "a" / "empty.png").write_bytes(b"")
     of_a_nas = ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "#recycle/y.png")
     of_windows = ("a/Thumbs.db", "a/Thumbs.db:encryptable", "a/000.png:Zone.Identifier", "FOUND.000/FILE0000.CHK")
-    for added in of_a_nas + of_windows:
+    of_bins = ("RECYCLER/S-1-5-21-7/Dc1.jpg", "RECYCLED/Dd2.jpg")
+    for added in of_a_nas + of_windows + of_bins:
         (source / added).parent.mkdir(parents=True, exist_ok=True)
         (source / added).write_bytes(b"x")
     summary = run(source, root)
-    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 9)
+    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 11)
     assert summary["packs"] > 1
     rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
@@ -65,7 +66,7 @@ def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: P
             assert (member.offset_data, member.size) == (row["offset"], row["size"])
             assert archive.extractfile(member).read() == data  # type: ignore[union-attr]
         assert row["sha256"] == hashlib.sha256(data).digest()
-        assert row["label"] == ["a", "b"].index(row["key"][0])
+        assert row["label"] == ["a", "r"].index(row["key"][0])
 
 
 def test_the_same_images_give_the_same_bytes_anywhere(make_tree: TreeMaker, tmp_path: Path) -> None:
