@@ -118,6 +118,12 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
         ("shard", b"[normalise]\nquality = 5\n", "no command reads 'normalise'; give tables of ingest, normalize, "),
         ("shard", b"normalize = 3\n", "normalize = 3 is not a table; put options below a line [normalize]"),
         ("pipeline", b"\xff\xfe", "is not text; give a TOML file"),
+        ("pipeline", b"[ingest]\noverwrite = true\n", "overwrite of [ingest] would go to normalize and shard, too;"),
+        (
+            "pipeline",
+            b"[normalize]\nrunner = 'inline'\n[shard]\nrunner = 'local'\n",
+            "would go to shard, too; for pip",
+        ),
         ("shard", b"[shard\n", "is not TOML: "),
     ],
 )
