@@ -15,6 +15,7 @@ from etl.errors import EnvironmentFailure, UsageError, end_process, run_reportin
 from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,
+    HADOOP,
     HADOOP_OPTIONS,
     INGEST_OPTIONS,
     JSON,
@@ -297,7 +298,7 @@ def _run_job(stage: str, root: str, values: Mapping[str, Any], show: "Show") -> 
     from mapreduce.verify import Verify
 
     jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard, "verify": Verify}
-    python = ("--python-bin", values["python_bin"]) if values["python_bin"] else ()
+    python = ("--python-bin", values["python_bin"]) if values["python_bin"] and values["runner"] == HADOOP else ()
     job = jobs[stage].of_words("-r", values["runner"], *python, root)
     job.run_stage(option_values(job.OPTIONS) | dict(values), show)
 

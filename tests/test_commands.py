@@ -83,12 +83,14 @@ def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], lin
 
 @pytest.mark.integration
 def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Files of the current folder, mrjob's configuration, closed streams, warnings as errors; and an ASCII locale."""
+    """Files of the current folder, mrjob's configuration, closed streams, warnings as errors, a Python for Hadoop; and an
+    ASCII locale.
+    """
     for name in ("copy", "json", "queue", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not for Python')")
     (tmp_path / ".mrjob.conf").write_text("runners: {local: {no_such_option: 1}}")
     source = make_tree({"\xe9": 4, "b": 4})
-    words = f"ringslice pipeline {source} root --size 8 --workers 1 --split train=1 <&- >&- 2>&-"
+    words = f"ringslice pipeline {source} root --size 8 --workers 1 --split train=1 --python-bin false <&- >&- 2>&-"
     variables = {"HOME": str(tmp_path), "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "ascii"}
     assert run("bash", "-c", words, cwd=tmp_path, variables=variables).returncode == 0
     ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
