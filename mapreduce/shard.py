@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from etl.normalized.parts import read_rows
-from etl.options.stage_options import SHARD_OPTIONS
+from etl.options.stage_options import OVERWRITE, SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
@@ -58,7 +58,7 @@ class Shard(StageJob):
     """Write the normalized images under ROOT/normalized as slices to ROOT/slices/NAME."""
 
     INTERNAL_PROTOCOL = LineProtocol
-    OPTIONS = SHARD_OPTIONS
+    OPTIONS = (*SHARD_OPTIONS, OVERWRITE)
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
     @property
