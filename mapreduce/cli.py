@@ -15,6 +15,7 @@ from etl.errors import EnvironmentFailure, UsageError, end_process, run_reportin
 from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,
+    HADOOP,
     HADOOP_OPTIONS,
     INGEST_OPTIONS,
     JSON,
@@ -133,6 +134,11 @@ def prune(root: str, keep: int | None, keep_runs: int | None, *, run_prefix: str
     deleted first, with their checkpoints. Deleted are ROOT/slices/NAME, ROOT/verified/NAME, and the generations of
     normalized and raw that no remaining slices were made from, with their packs and parts.
     """
+    source = click.get_current_context().get_parameter_source("run_prefix")
+    if keep_runs is None and source is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError(
+            f"--run-prefix {run_prefix!r} is for --keep-runs N, without which no run is deleted; give both"
+        )
     least = keep or keep_runs
     if least is None:
         raise UsageError("give --keep N, the number of the newest slices to keep; or --keep-runs N, for runs too")
@@ -210,6 +216,8 @@ def inspect(slice_: str, index: int | None, key: str | None, save: str | None, *
     """
     if (index is not None and key is not None) or (save and index is None and key is None):
         raise UsageError("give either --index or --key" + (" with --save" if save else ""))
+    if values["force"] and not save:
+        raise UsageError("--force is for --save FILE; give both")
     inspect_slice(slice_, index, key, (save, values["force"]), values["json"])
 
 
@@ -261,6 +269,8 @@ def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[st
 
     Exit status 0 if nothing fails, else 3. Temporary files are deleted. Default of URI: $RINGSLICE_DATA, else ./data.
     """
+    if "tasks" in groups and python_bin is None:
+        raise UsageError("--only tasks checks a Python of the nodes; give it by --python-bin PATH")
     return diagnose(Context(uri, queue, python_bin), groups, values["json"])
 
 
@@ -297,7 +307,7 @@ def _run_job(stage: str, root: str, values: Mapping[str, Any], show: "Show") -> 
     from mapreduce.verify import Verify
 
     jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard, "verify": Verify}
-    python = ("--python-bin", values["python_bin"]) if values["python_bin"] else ()
+    python = ("--python-bin", values["python_bin"]) if values["python_bin"] and values["runner"] == HADOOP else ()
     job = jobs[stage].of_words("-r", values["runner"], *python, root)
     job.run_stage(option_values(job.OPTIONS) | dict(values), show)
 

@@ -16,7 +16,7 @@ from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, count_live_images, live_facts, pack_of, read_entry, rows_place, with_live
-from etl.options.stage_options import NORMALIZE_OPTIONS, RETRY_REJECTS
+from etl.options.stage_options import NORMALIZE_OPTIONS, OVERWRITE, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.packs import Removed
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, normalized_stage, raw_stage
@@ -32,7 +32,7 @@ from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, wor
 class Normalize(StageJob):
     """Normalize the raw images under ROOT/raw to ROOT/normalized."""
 
-    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS)
+    OPTIONS = (*NORMALIZE_OPTIONS, RETRY_REJECTS, OVERWRITE)
     EXAMPLE = "python mapreduce/normalize.py -r local data/flowers --size 224"
 
     def run_mapper(self, step_num: int = 0) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from etl.normalized.parts import read_rows
-from etl.options.stage_options import SHARD_OPTIONS
+from etl.options.stage_options import OVERWRITE, SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
@@ -58,7 +58,7 @@ class Shard(StageJob):
     """Write the normalized images under ROOT/normalized as slices to ROOT/slices/NAME."""
 
     INTERNAL_PROTOCOL = LineProtocol
-    OPTIONS = SHARD_OPTIONS
+    OPTIONS = (*SHARD_OPTIONS, OVERWRITE)
     EXAMPLE = "python mapreduce/shard.py -r local data/flowers --workers 8"
 
     @property
@@ -140,7 +140,7 @@ class Shard(StageJob):
         """Plan, write and commit the slices; returns whether that was done before."""
         stage, overwrite = tasks.stage, bool(values.get("overwrite"))
         normalized = normalized_stage(root).read_generation()
-        if not overwrite and is_done_before(stage, values, normalized.fingerprint):
+        if not overwrite and is_done_before(stage, values, normalized):
             return True
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)

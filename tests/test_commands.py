@@ -9,6 +9,7 @@ import pytest
 from mapreduce.cli import cli
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
+from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
 from tests.lib.commands import contents, failed, ringslice, run, succeeded
 from tests.lib.in_process import job_here, ringslice_here
@@ -41,6 +42,9 @@ def test_help_has_an_example(command: str) -> None:
         (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
         (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),
+        (("prune", "ROOT", "--keep", "1", "--run-prefix", "x"), 2, "--run-prefix 'x' is for --keep-runs N"),
+        (("inspect", "ROOT/x", "--index", "1", "--force"), 2, "--force is for --save FILE"),
+        (("doctor", "ROOT", "--only", "tasks"), 2, "give it by --python-bin PATH"),
         (("frobnicate",), 2, "No such command"),
     ],
 )
@@ -62,6 +66,7 @@ def test_a_script_has_the_options_of_its_command() -> None:
     assert "ROOT" in shown and "--overwrite" in shown
     failed(job_here(Normalize), 2, "give exactly one ROOT")
     failed(job_here(Normalize, "-r", "emr", "a"), 2, "runners are inline, local, hadoop")
+    failed(job_here(Verify, "a", "--overwrite"), 2, "--overwrite")
 
 
 @pytest.mark.integration
@@ -83,12 +88,14 @@ def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], lin
 
 @pytest.mark.integration
 def test_what_surrounds_a_command_does_not_matter(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Files of the current folder, mrjob's configuration, closed streams, warnings as errors; and an ASCII locale."""
+    """Files of the current folder, mrjob's configuration, closed streams, warnings as errors; an ASCII locale; and a
+    Python for Hadoop.
+    """
     for name in ("copy", "json", "queue", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('this is not for Python')")
     (tmp_path / ".mrjob.conf").write_text("runners: {local: {no_such_option: 1}}")
     source = make_tree({"\xe9": 4, "b": 4})
-    words = f"ringslice pipeline {source} root --size 8 --workers 1 --split train=1 <&- >&- 2>&-"
+    words = f"ringslice pipeline {source} root --size 8 --workers 1 --split train=1 --python-bin false <&- >&- 2>&-"
     variables = {"HOME": str(tmp_path), "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "ascii"}
     assert run("bash", "-c", words, cwd=tmp_path, variables=variables).returncode == 0
     ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -118,6 +125,12 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
         ("shard", b"[normalise]\nquality = 5\n", "no command reads 'normalise'; give tables of ingest, normalize, "),
         ("shard", b"normalize = 3\n", "normalize = 3 is not a table; put options below a line [normalize]"),
         ("pipeline", b"\xff\xfe", "is not text; give a TOML file"),
+        ("pipeline", b"[ingest]\noverwrite = true\n", "overwrite of [ingest] would go to normalize and shard, too;"),
+        (
+            "pipeline",
+            b"[normalize]\nrunner = 'inline'\n[shard]\nrunner = 'local'\n",
+            "would go to shard, too; for pip",
+        ),
         ("shard", b"[shard\n", "is not TOML: "),
     ],
 )

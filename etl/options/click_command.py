@@ -111,6 +111,8 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: Path 
     command = context.info_name or ""
     known = {option.name or "" for option in context.command.params} - {parameter.name}
     defaults = {}
+    if command == PIPELINE and isinstance(group, click.Group):
+        _reject_options_of_one_stage(group.commands, content, path)
     for table in PIPELINE_TABLES if command == PIPELINE else (command,):
         for option, value in content.get(table, {}).items():
             name = option.replace("-", "_")
@@ -120,6 +122,26 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: Path 
                 )
             defaults[name] = str(value)  # checked like a word of the command line
     context.default_map = {**(context.default_map or {}), **defaults}
+
+
+def _reject_options_of_one_stage(
+    commands: Mapping[str, click.Command], content: Mapping[str, Mapping[str, Any]], path: Path
+) -> None:
+    """Raise click.BadParameter for an option of a stage's table that `pipeline` would give to its other stages, too."""
+    stages = [name for name in PIPELINE_TABLES if name != PIPELINE]
+    tables = {
+        table: {option.replace("-", "_"): str(value) for option, value in content.get(table, {}).items()}
+        for table in PIPELINE_TABLES
+    }
+    for stage in stages:
+        for name, value in tables[stage].items():
+            having = [each for each in stages if name in {option.name for option in commands[each].params}]
+            others = [each for each in having if tables[each].get(name) != value]
+            if others and name not in tables[PIPELINE]:
+                raise click.BadParameter(
+                    f"{path}: {name} of [{stage}] would go to {' and '.join(others)}, too; for pipeline, give it in"
+                    f" [{PIPELINE}]"
+                )
 
 
 def _read_tables(commands: Mapping[str, click.Command], path: Path) -> dict[str, dict[str, Any]]:

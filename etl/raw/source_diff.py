@@ -148,14 +148,15 @@ def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Co
     recorded, same = _unchanged(stage, source.images)
     is_recorded = np.array([pack["name"] in recorded for pack in packs], np.bool_)
     unsure = (held != NO_IMAGE) & ~(np.repeat(is_recorded, np.diff(bounds)) & same[held])
+    moved = np.zeros(len(held), np.bool_)
     if parent.marker["config"]["in_place"]:
-        held = _without_changed_files(source, packs, bounds, held, unsure)
+        held, moved = _without_changed_files(source, packs, bounds, held, unsure)
     elif unsure.any():
         held = _without_changed_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
     starts = {pack["name"]: start for pack, start in zip(packs, bounds.tolist(), strict=False)}
     images_of_packs = ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True))
     kept, unpacked = plan_renewal(images_of_packs, len(source.images))
-    missing, changed = int((live & ~is_found).sum()), int((is_found & (held == NO_IMAGE)).sum())
+    missing, changed = int((live & ~is_found).sum()), int((is_found & (held == NO_IMAGE) & ~moved).sum())
     return Comparison(kept, unpacked, _removed_rows(rows["key"], kept, starts), int(live.sum()), missing, changed)
 
 
@@ -213,15 +214,16 @@ def _without_changed_contents(source: Source, sha256: pa.ChunkedArray, held: Int
 
 def _without_changed_files(
     source: Source, packs: Sequence[Mapping[str, Any]], bounds: Integers, held: Integers, unsure: Mask
-) -> Integers:
-    """``held``, with `NO_IMAGE` for all rows of a pack in place if its file is another one or was changed.
+) -> tuple[Integers, Mask]:
+    """``held``, with `NO_IMAGE` for all rows of a pack in place if its file is another one or was changed; and which of
+    these rows have the same file at another place: bool of shape (rows,).
 
     A file that is a pack must be the same as a whole, because offsets and rows in it are recorded.
     """
     files = [file.place.uri for file in source.large_files()]
     file_of = np.array([image.position[0] for image in source.images])
     sha256_of = cache(lambda file: open_place(file).sha256())  # several packs may share a file
-    held = held.copy()
+    held, moved = held.copy(), np.zeros(len(held), np.bool_)
     has_logged = False
     for pack, (start, stop) in zip(packs, pairwise(bounds.tolist()), strict=True):
         own = held[start:stop]
@@ -231,9 +233,11 @@ def _without_changed_files(
         if not has_logged:
             log("ingest", _REWRITTEN)
             has_logged = True
-        if not (there <= {pack["file"]} and sha256_of(pack["file"]) == pack["sha256"]):
+        is_same = len(there) == 1 and sha256_of(*there) == pack["sha256"]
+        if not is_same or there != {pack["file"]}:
+            moved[start:stop] = is_same & (own != NO_IMAGE)
             own[:] = NO_IMAGE
-    return held
+    return held, moved
 
 
 def _removed_rows(keys: pa.ChunkedArray, kept: Mapping[str, Integers], starts: Mapping[str, int]) -> pa.Table:

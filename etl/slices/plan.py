@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
-from etl.normalized.parts import pack_of, read_rows
+from etl.normalized.parts import live_facts, pack_of, read_rows
 from etl.partition.config import (
     DEFAULT_SPLIT,
     OPTIONS,
@@ -123,21 +123,26 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     return plan
 
 
-def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: str) -> bool:
-    """Whether 'newest' asks for slices that are finished, of the ``normalized`` of this fingerprint.
+def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: Generation) -> bool:
+    """Whether 'newest' asks for slices that are finished, of this ``normalized``.
 
     What they were made from may be gone, and then they could not be planned again.
     """
     if values["splits_from"] != NEWEST or not stage.marker.exists() or stage.work.exists():
         return False
     manifest = stage.read_marker()
+    if manifest["input"] != normalized.fingerprint or manifest["lineage"] is None:
+        return False
     config = ShardConfig.from_json(manifest["config"])
-    recorded = config.option_values()
-    asked = {name: values[name] for name in recorded}
-    asked |= {name: recorded[name] for name in ("split", "slices") if values[name] is None}
-    removed = list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None
-    is_same = (asked, removed, normalized) == (recorded, config.removed_keys, manifest["input"])
-    return is_same and manifest["lineage"] is not None
+    sizes = {name: split["records"] for name, split in manifest["splits"].items()}
+    asked = replace(
+        config,
+        **{name: values[name] for name in OPTIONS},
+        split=_resolve_request(values["split"], normalized, values["group_by"]),
+        slices=_resolve_slices(sizes, normalized, values),
+        removed_keys=list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None,
+    )
+    return asked == config
 
 
 def plan_slices(
@@ -166,10 +171,7 @@ def plan_slices(
         rules = Rules(config, len(normalized.marker["classes"]), history, removed)
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
-    size_bytes, records = (sum(normalized.entries.column(name)) for name in ("bytes", "records"))
-    size_bytes = size_bytes * int(total.sum()) // max(records, 1)
-    number = values["workers"], values["slices"], values["slice_size"]
-    config = replace(config, slices=resolve_slices(split_sizes(total), size_bytes, *number))
+    config = replace(config, slices=_resolve_slices(split_sizes(total), normalized, values))
     is_stratified = config.partition == "stratified"
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
     retired = {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
@@ -201,12 +203,22 @@ def assign_rows(
 def _resolve_request(
     asked: SplitRequest | str | None, normalized: Generation, group_by: str | None
 ) -> SplitRequest | None:
-    """What is asked of the splits; None for the source's own, the default if every image has one."""
-    examples = normalized.entries.column("examples") if asked is None and group_by is None else None
-    if examples is not None and all(name for by_split in examples for name in by_split):
-        return None
+    """What is asked of the splits; None for the source's own, the default if every live image has one."""
+    if asked is None and group_by is None:
+        stated = {name for part in normalized.entries for name in live_facts(part)["examples"]}
+        if all(stated):
+            return None
+        if any(stated):
+            log("shard", f"not every image has a split of the source's own: --split {DEFAULT_SPLIT} is used for all")
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request
+
+
+def _resolve_slices(sizes: Mapping[str, int], normalized: Generation, values: Mapping[str, Any]) -> dict[str, int]:
+    """How many slices each split gets; ``sizes`` are the examples of each."""
+    size_bytes, records = (sum(normalized.entries.column(name)) for name in ("bytes", "records"))
+    size_bytes = size_bytes * sum(sizes.values()) // max(records, 1)
+    return resolve_slices(sizes, size_bytes, values["workers"], values["slices"], values["slice_size"])
 
 
 def _refuse_other_groups(asked: str | None, parent: ParentSlices | None) -> None:

@@ -122,7 +122,7 @@ class _Archive:
         images, self.images = self.images, []
         for each in images:
             yield SourceImage(
-                f"{self._prefix}/{each.member.name}",
+                checked_key(f"{self._prefix}/{each.member.name}", f"a member of {self.file}"),
                 numbers[each.label],
                 each.split,
                 each.member.size,

@@ -33,10 +33,11 @@ _DESCRIBING = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")
 # Folders and files that storage devices and file managers add among those of people.
 _ADDED_BY_TOOLS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
-    | {"@tmp", "@recently-snapshot", "recycler", "recycled", "network trash folder", "temporary items"}
+    | {"@tmp", "@recently-snapshot", "network trash folder", "temporary items"}
     | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
 _RECOVERED = re.compile(r"found\.\d{3}")  # by chkdsk
+_DELETED = re.compile(r"(?i)(^|/)recycle[rd]/(s-1-|d[a-z]\d+\.|info2?$|desktop\.ini$)")  # in the bins of Windows to XP
 _NTFS_STREAMS = (":encryptable", ":zone.identifier")  # that were copied as files: Thumbs.db:encryptable
 
 SPLITS_BY_WORD = {
@@ -229,7 +230,7 @@ def is_large_file(name: str) -> bool:
 
 def is_visible(path: str) -> bool:
     """True if no part of ``path`` is hidden (begins with a dot) or has a name that tools give to what they add."""
-    return not any(map(_is_hidden, path.split("/")))
+    return not (any(map(_is_hidden, path.split("/"))) or _DELETED.search(path))
 
 
 def _is_hidden(name: str) -> bool:
@@ -248,9 +249,14 @@ def words_of(path: str) -> list[str]:
 
 
 def split_of(path: str) -> str | None:
-    """The split that a path below the source names: its one word that names a split, as in ``train-00000.parquet``."""
-    splits = {SPLITS_BY_WORD[word] for word in words_of(path) if word in SPLITS_BY_WORD}
-    return splits.pop() if len(splits) == 1 else None
+    """The split that a path below the source names: the one word for a split in the name of the file, as in
+    ``train-00000.parquet``, else in the whole path.
+    """
+    for text in (path.rpartition("/")[2], path):
+        splits = {SPLITS_BY_WORD[word] for word in words_of(text) if word in SPLITS_BY_WORD}
+        if len(splits) == 1:
+            return splits.pop()
+    return None
 
 
 def checked_key(path: str, where: str) -> str:

@@ -95,12 +95,14 @@ class ListSource(Source):
 
 def _entries(place: Place, options: SourceOptions) -> Iterator[_Entry]:
     """Check the rows; columns of JSON that are not scalars are left out, and logged."""
-    rows = csv_rows(place) if place.name.lower().endswith(".csv") else _json_rows(place)
+    is_csv = place.name.lower().endswith(".csv")
+    rows = csv_rows(place) if is_csv else _json_rows(place)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"no images in {place}; expected a line for each, with its path and its label")
-    names = list(first[1])
-    path_column = _path_column(names, options, place)
+    path_column = _path_column(list(first[1]), options, place)
+    all_rows = [first] if is_csv else _json_rows(place)  # an object may lack a field that others have
+    names = list(dict.fromkeys(name for _, row in all_rows for name in row))
     label_column, split_column, key_column = find_columns(names, options, str(place))
     left_out: set[str] = set()
     for line, row in chain([first], rows):

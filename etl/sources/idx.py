@@ -13,7 +13,7 @@ import numpy.typing as npt
 from etl.errors import DataError, UsageError
 from etl.progress import log
 from etl.sources.base import Source, SourceImage, SourceOptions
-from etl.sources.fields import is_visible, number_labels, split_of
+from etl.sources.fields import checked_key, is_visible, number_labels, split_of
 from etl.storage.place import Place
 
 IDX_ENDINGS = ("-ubyte", "-ubyte.gz")
@@ -53,6 +53,7 @@ class IdxSource(Source):
                     f"{place / match[0]} has shape {images.shape}, its labels {values.shape};"
                     " they do not belong together"
                 )
+            checked_key(f"{match['stem']}/00000.pgm", str(place / match[0]))
             self._pixels[match["stem"]], labels[match["stem"]] = images, values
         shapes = {images.shape[1:] for images in self._pixels.values()}
         if len(shapes) != 1:

@@ -30,7 +30,6 @@ from etl.options.stage_options import (
     HADOOP,
     HADOOP_OPTIONS,
     JSON,
-    OVERWRITE,
     RUNNERS,
 )
 from etl.progress import Progress
@@ -283,7 +282,7 @@ def script_command(job_class: type[StageJob]) -> click.Command:
         epilog=f"Example: {job_class.EXAMPLE}",
     )
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="ROOT")
-    @add_options(*job_class.OPTIONS, OVERWRITE, JSON, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
+    @add_options(*job_class.OPTIONS, JSON, *HADOOP_OPTIONS, *ENVIRONMENT_OPTIONS)
     def command(words: tuple[str, ...], **values: Any) -> None:
         job = job_class.of_words(*words)
         job.run_stage(values, lambda summary: summary.show(values["json"], job.options.verbose))

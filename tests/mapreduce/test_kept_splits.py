@@ -152,9 +152,12 @@ def test_a_killed_night_that_is_tried_again_after_the_next_does_not_block_the_li
 
 def test_a_night_is_done_before_though_its_parent_is_pruned(nights: Nights) -> None:
     nights.night()
-    nights.night()
+    nights.night("--slices", 3)  # rounded up to a multiple of the workers
     prune(open_place(str(nights.root)), keep=1)
-    shard_here(nights.root, *SHARES, "--splits-from", "newest", "--name", "night-2")
+    again = (*NEWEST, "--name", "night-2")
+    shard_here(nights.root, *SHARES, *again, "--slices", 3)
+    for other in ((*SHARES, "--slice-size", "1KB"), ("--workers", 2, "--slices", 3)):
+        refused(Shard, 2, "--overwrite", nights.root, *other, *again)
 
 
 def test_a_key_of_odd_blanks_can_be_listed(tmp_path: Path) -> None:

@@ -78,6 +78,20 @@ def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
 
 
+def test_splits_of_the_source_are_the_default_if_every_live_image_has_one(
+    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, rows = tmp_path / "root", [f"a/{number:03d}.png,a,{'train' if number % 3 else 'test'}" for number in range(9)]
+    listed = make_tree({"a": 10}) / "list.csv"
+    for name, more in ("some", ["a/009.png,a,"]), ("all", []):
+        listed.write_text("\n".join(["path,label,split", *rows, *more]))
+        ingest_here(listed, root, max_removed="1")
+        normalize_here(root, *SMALL)
+        shard_here(root, "--name", name, "--workers", 1)
+    assert [manifest_of(root, name)["config"]["split"] == "source" for name in ("some", "all")] == [False, True]
+    assert capsys.readouterr().err.count("not every image has a split of the source's own: --split train=0.8,") == 1
+
+
 def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:
     refused(Shard, 2, "--workers 4 cannot be cut into --groups 3", normalized, "--workers", 4, "--groups", 3)
     refused(Shard, 1, "--split asks for more examples than there are (60)", normalized, "--split", "train=rest,test=61")

@@ -67,8 +67,8 @@ def examples(root: Place) -> dict[str, tuple[bytes, int]]:
     return {row["key"]: (row["sha256"], row["crc32c"]) for table in tables for row in table.to_pylist()}
 
 
-def make(source: Place, root: Place, in_place: bool = True) -> None:
-    ingest_here(source, root, in_place=in_place, max_removed="1")
+def make(source: Place, root: Place, in_place: bool = True, max_removed: str = "1") -> None:
+    ingest_here(source, root, in_place=in_place, max_removed=max_removed)
     normalize_here(root, "--size", "8")
 
 
@@ -152,7 +152,7 @@ def test_a_moved_source_is_read_at_its_new_place(
     time_ns = 1 if is_touched else file.info().mtime_ns
     os.utime(write(elsewhere, 0, 0).path, ns=(time_ns, time_ns))
     file.delete()
-    make(elsewhere, local)
+    make(elsewhere, local, max_removed="0")
     assert [pack["file"] for pack in packs_of(local)] == [(elsewhere / file.name).uri]
 
 

@@ -43,17 +43,18 @@ def write_idx(
 
 
 def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: Path) -> None:
-    source, root = make_tree({"b": 7, "a": 5}), tmp_path / "root"
+    source, root = make_tree({"recycled": 7, "a": 5}), tmp_path / "root"
     (source / "a" / ".hidden").write_text("x")
     (source / "readme.txt").write_text("x")
     (source / "a" / "empty.png").write_bytes(b"")
     of_a_nas = ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "#recycle/y.png")
     of_windows = ("a/Thumbs.db", "a/Thumbs.db:encryptable", "a/000.png:Zone.Identifier", "FOUND.000/FILE0000.CHK")
-    for added in of_a_nas + of_windows:
+    of_bins = ("RECYCLER/S-1-5-21-7/Dc1.jpg", "RECYCLED/Dd2.jpg")
+    for added in of_a_nas + of_windows + of_bins:
         (source / added).parent.mkdir(parents=True, exist_ok=True)
         (source / added).write_bytes(b"x")
     summary = run(source, root)
-    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 9)
+    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 11)
     assert summary["packs"] > 1
     rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
@@ -65,7 +66,7 @@ def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: P
             assert (member.offset_data, member.size) == (row["offset"], row["size"])
             assert archive.extractfile(member).read() == data  # type: ignore[union-attr]
         assert row["sha256"] == hashlib.sha256(data).digest()
-        assert row["label"] == ["a", "b"].index(row["key"][0])
+        assert row["label"] == ["a", "r"].index(row["key"][0])
 
 
 def test_the_same_images_give_the_same_bytes_anywhere(make_tree: TreeMaker, tmp_path: Path) -> None:
@@ -205,11 +206,16 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "root").exists()
 
 
-def test_a_pair_of_idx_files_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_a_pair_of_idx_files_that_is_there_twice_or_has_no_name_is_refused(tmp_path: Path) -> None:
     for zipped in (False, True):
         write_idx(tmp_path / "idx", "train", np.zeros((3, 2, 2)), np.zeros(3), zipped)
     with pytest.raises(UsageError, match=r"more than once: train-images-idx3-ubyte, train-images-idx3-ubyte\.gz\. L"):
         run(tmp_path / "idx", tmp_path / "root")
+    write_idx(tmp_path / "unnamed", "", np.zeros((3, 2, 2)), np.zeros(3), zipped=False)
+    for path in (tmp_path / "unnamed").iterdir():
+        path.rename(path.with_name(path.name.lstrip("-")))
+    with pytest.raises(UsageError, match=r"unnamed/images-idx3-ubyte: '/00000.pgm' cannot be a key, because it is abs"):
+        run(tmp_path / "unnamed", tmp_path / "root")
 
 
 def test_options_of_other_sources_are_refused(make_tree: TreeMaker, tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_names_longer_than_a_header(kind: str, tmp_path: Path) -> None:
     entries = [Entry("b/first.jpg", b"1"), Entry(name, b"2"), Entry("b/last.jpg", b"3")]
     source = open_archive(tmp_path / "source", tar_of(entries, kind))
     assert contents_of(source) == {f"some/{entry.name}": entry.data for entry in entries}
+    too_long = tar_of([entries[0], Entry("b/" + "long/" * 817 + "1.jpg", b"1")], kind)
+    with pytest.raises(UsageError, match=r"a member of .*some.*because it has 4097 bytes, more than 4096; rename it"):
+        open_archive(tmp_path / "long", too_long)
 
 
 def test_other_headers_of_pax_change_nothing(tmp_path: Path) -> None:

@@ -103,8 +103,9 @@ def test_labels_by_number_and_by_name(here: Place) -> None:
 
 def test_values_of_json_become_text_and_the_rest_is_reported(here: Place, capfd: pytest.CaptureFixture[str]) -> None:
     more: dict[str, Any] = {"n": 3, "x": 0.5, "yes": True, "none": None, "boxes": [1], "camera": {}}
-    rows = [*rows_of(1, **more), {"path": "i/1.jpg", "label": "c", "late": "z"}]
+    rows = [*rows_of(1, **more), {"path": "i/1.jpg", "label": "c", "late": "z", "split": "test"}]
     source = open_source(write_list(here, "list.jsonl", *rows))
+    assert [image.split for image in source.images] == [None, "test"]  # also if the first line has no such field
     assert source.images[0].columns == (("n", "3"), ("x", "0.5"), ("yes", "true"))
     assert source.images[1].columns == (("late", "z"),)
     assert "columns that are neither text nor numbers are left out: boxes, camera\n" in capfd.readouterr().err

@@ -36,14 +36,18 @@ def test_paths_give_splits_and_keys(root: Place) -> None:
     place = root / "source"
     write_parquet(place / "train-00000-of-00001.parquet", image_table(40), row_group_size=7)
     write_parquet(place / "data" / "test" / "0000.parquet", image_table(5, first=40))
+    write_parquet(place / "test_data" / "val.parquet", image_table(1, first=45))
     write_file(place / "README.md", b"# a card")
     source = open_source(place)
     assert (source.kind, source.classes, source.skipped, source.pixels) == ("parquet", NAMES, 0, None)
     expected = {f"train-00000-of-00001/{row:08d}": some_bytes(row) for row in range(40)}
-    assert contents_of(source) == expected | {f"data/test/0000/{row:08d}": some_bytes(40 + row) for row in range(5)}
-    assert {image.key[:5]: image.split for image in source.images} == {"train": "train", "data/": "test"}
+    expected |= {f"data/test/0000/{row:08d}": some_bytes(40 + row) for row in range(5)}
+    assert contents_of(source) == expected | {"test_data/val/00000000": some_bytes(45)}
+    splits = {"train": "train", "data/": "test", "test_": "validation"}
+    assert {image.key[:5]: image.split for image in source.images} == splits
     assert [image.label for image in source.images] == [
         *((40 + row) % 3 for row in range(5)),
+        45 % 3,
         *(n % 3 for n in range(40)),
     ]
 
