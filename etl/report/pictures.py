@@ -3,8 +3,7 @@ the dataset is.
 """
 
 import io
-import struct
-import warnings
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,10 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
+from etl.images.config import RAW, Limits, NormalizeConfig
+from etl.images.geometry import LONGEST
+from etl.images.result import Reason, Reject
+from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import live_facts, live_rows, pack_of, rejects_places
 from etl.raw.packs import Removed
 from etl.report.charts import COUNTS, Cells, Chart, heatmap
@@ -29,14 +32,16 @@ from etl.stages.marker import Generation
 from etl.storage.place import Place
 
 SIDE = 96  # pixels: drawn at half of that or less on fine screens
-MAX_PIXELS = 50_000_000  # of an image that is tried; a JPEG's after it was decoded at an eighth of its size
+CONFIG = NormalizeConfig(
+    SIDE, SIDE, LONGEST, format=RAW, only_shrink=True, limits=Limits(frames=sys.maxsize, aspect=sys.maxsize)
+)
 JPEG_QUALITY = 80
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MAX_REJECT_LISTS = 64
 MAX_BYTES = 64 << 20
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error)
+_NEVER_DECODED = (Reason.TOO_SLOW, Reason.OUT_OF_MEMORY, Reason.CRASHED)  # once is enough
 
 SHOWN_FORMATS = 8
 SHOWN_SIZES = 6
@@ -65,22 +70,14 @@ class Picture:
         return max(self.width, self.height) <= SIDE // 2
 
 
-def thumbnail(data: bytes, *, caption: str, alt: str) -> Picture:
-    """A picture, at most `SIDE` pixels each way, of an image file; without a URI if it cannot be decoded."""
-    try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
-            warnings.simplefilter("ignore")
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            if image.width * image.height > MAX_PIXELS:
-                return Picture(None, 0, 0, caption, alt)
-            is_gray = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
-            reduced = image.convert("L" if is_gray else "RGB")
-            reduced.thumbnail((SIDE, SIDE))
-            kind, buffer = "png" if max(reduced.size) <= SIDE // 2 else "jpeg", io.BytesIO()
-            reduced.save(buffer, kind, quality=JPEG_QUALITY)
-            return Picture(data_uri(buffer.getvalue(), kind), *reduced.size, caption, alt)
-    except (*_DAMAGE, Image.DecompressionBombError):
+def thumbnail(worker: DecodeWorker, data: bytes, *, caption: str, alt: str) -> Picture:
+    """A picture of an image file, decoded by a ``worker`` of `CONFIG`; without a URI if it cannot be decoded."""
+    found = worker.normalize(data)
+    if isinstance(found, Reject):
         return Picture(None, 0, 0, caption, alt)
+    kind, buffer = "png" if max(found.height, found.width) <= SIDE // 2 else "jpeg", io.BytesIO()
+    Image.frombytes("RGB", (found.width, found.height), found.encoded).save(buffer, kind, quality=JPEG_QUALITY)
+    return Picture(data_uri(buffer.getvalue(), kind), found.width, found.height, caption, alt)
 
 
 def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence[int]) -> dict[int, list[Picture]]:
@@ -95,9 +92,10 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
     for shown in first_of_classes(parquet_tables.iterate_groups(table, columns), labels, number):
         by_slice[shown["slice"]].append(shown)
     pictures: dict[int, list[Picture]] = {label: [] for label in labels}
-    for name, chosen in by_slice.items():
-        for row, data in _read_ranges(folder / f"{name}.tfrecord", chosen):
-            pictures[row["label"]].append(_example_picture(row, data, manifest["classes"][row["label"]]))
+    with DecodeWorker(CONFIG) as worker:
+        for name, chosen in by_slice.items():
+            for row, data in _read_ranges(folder / f"{name}.tfrecord", chosen):
+                pictures[row["label"]].append(_example_picture(worker, row, data, manifest["classes"][row["label"]]))
     return pictures
 
 
@@ -116,7 +114,7 @@ def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: 
     return rows
 
 
-def _example_picture(row: Mapping[str, Any], record: bytes, class_name: str) -> Picture:
+def _example_picture(worker: DecodeWorker, row: Mapping[str, Any], record: bytes, class_name: str) -> Picture:
     alt = f"an example of class {class_name}: {row['key']}"
     caption = f"{row['key']} · {row['split']}"
     try:
@@ -124,7 +122,7 @@ def _example_picture(row: Mapping[str, Any], record: bytes, class_name: str) -> 
         data, _ = picture_of(parse(found.data))
     except (DataError, ValueError):  # a damaged record: `verify` reports it
         data, alt, caption = b"", f"{alt} (damaged)", f"{caption} · damaged"
-    return thumbnail(data, caption=caption, alt=alt)
+    return thumbnail(worker, data, caption=caption, alt=alt)
 
 
 def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Mapping[str, Any], bytes]]:
@@ -147,17 +145,19 @@ def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[
     pictures: dict[str, list[Picture]] = {reason: [] for reason in normalized.marker["counts"]["rejects_by_reason"]}
     chosen: Counter[str] = Counter()
     parts = [part for part in normalized.entries if live_facts(part)["rejects"]["count"]]
-    for part in choose(parts, MAX_REJECT_LISTS, seed):
-        tar, listed = rejects_places(normalized.folder, part["part"])
-        table = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
-        rows = []
-        for row in removed.filter(pack_of(part), table).to_pylist():
-            chosen[row["reason"]] += 1
-            if chosen[row["reason"]] <= PICTURES_OF_A_REASON:
-                rows.append(row)
-        for row, data in _read_ranges(tar, rows):
-            caption, alt = f"{row['key']} · {row['detail']}", f"reject {row['key']} ({row['reason']})"
-            pictures.setdefault(row["reason"], []).append(thumbnail(data, caption=caption, alt=alt))
+    with DecodeWorker(CONFIG) as worker:
+        for part in choose(parts, MAX_REJECT_LISTS, seed):
+            tar, listed = rejects_places(normalized.folder, part["part"])
+            table = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
+            rows = []
+            for row in removed.filter(pack_of(part), table).to_pylist():
+                chosen[row["reason"]] += 1
+                if chosen[row["reason"]] <= PICTURES_OF_A_REASON:
+                    rows.append(row)
+            for row, data in _read_ranges(tar, rows):
+                caption, alt = f"{row['key']} · {row['detail']}", f"reject {row['key']} ({row['reason']})"
+                shown = b"" if row["reason"] in _NEVER_DECODED else data
+                pictures.setdefault(row["reason"], []).append(thumbnail(worker, shown, caption=caption, alt=alt))
     return pictures
 
 

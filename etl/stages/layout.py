@@ -1,6 +1,7 @@
 """Where stages lie below ROOT, the format versions of their markers, and the files that these name."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from etl.errors import UsageError
 from etl.formats import schemas
@@ -14,6 +15,8 @@ NORMALIZED_FORMAT = "ringslice.normalized/4"
 SLICES_FORMAT = "ringslice.slices/3"
 VERIFICATION_FORMAT = "ringslice.verification/1"
 ERASED_FORMAT = "ringslice.erased/1"
+
+_PACKAGES = Path(__file__).parents[1]  # that contain the schemas of their markers
 
 
 def is_root(place: Place) -> bool:
@@ -44,14 +47,17 @@ PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
 
 def raw_stage(root: Place) -> Stage:
     """The stage ``ingest``: ``ROOT/raw``."""
-    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, file_folders=("packs", "removed"), entries=PACKS)
+    hint = "use another place"
+    schema = _PACKAGES / "raw/schemas/dataset.json"
+    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, hint, ("packs", "removed"), PACKS, schema)
 
 
 def normalized_stage(root: Place) -> Stage:
     """The stage ``normalize``: ``ROOT/normalized``."""
     hint = "use another place, where only limits are looser --retry-rejects"
     place = root / "normalized"
-    return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), PARTS)
+    schema = _PACKAGES / "normalized/schemas/dataset.json"
+    return Stage("normalize", place, "dataset.json", NORMALIZED_FORMAT, hint, ("parts", "rejects"), PARTS, schema)
 
 
 def slices_stage(root: Place, name: str) -> Stage:
@@ -66,7 +72,9 @@ def slices_stage(root: Place, name: str) -> Stage:
 def slices_stage_in(folder: Place) -> Stage:
     """The slices in this folder."""
     hint = "give another --name (with --splits-from newest every image keeps its split)"
-    return Stage("shard", folder, "manifest.json", SLICES_FORMAT, hint)
+    return Stage(
+        "shard", folder, "manifest.json", SLICES_FORMAT, hint, schema=_PACKAGES / "slices/schemas/manifest.json"
+    )
 
 
 def slices_below(root: Place) -> Iterator[Stage]:

@@ -7,17 +7,35 @@ staging), which is deleted after the marker is written. A finished stage whose s
 see `etl.stages.marker`. `etl.stages.run` has what writes.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.formats.json_schema import schema_fault
 from etl.stages.lease import TASKS, Lease
 from etl.stages.marker import TABLES_FOLDER, EntryTable, Generation, difference, fingerprint_of, kept_place
 from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
+
+_NUMBER, _OBJECT = {"type": "number"}, {"type": "object"}
+_RUN_SCHEMA = {  # of what is read again
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string"}},
+        "counters": _OBJECT,
+        "versions": _OBJECT,
+        "seconds": _NUMBER,
+        "packed": _NUMBER,
+        "removed": _NUMBER,
+        "decoded": _NUMBER,
+        "reused": _NUMBER,
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,7 @@ class Stage:
     another one beside it.
 
     A stage with ``entries``, packs or parts, has their files in ``file_folders``; files there that no entry names are
-    what a killed run left.
+    what a killed run left. ``schema`` is the JSON Schema of its marker.
     """
 
     name: str
@@ -36,6 +54,7 @@ class Stage:
     hint: str = "use another place"
     file_folders: tuple[str, ...] = ()
     entries: EntryTable | None = None
+    schema: Path | None = None
 
     @property
     def marker(self) -> Place:
@@ -55,7 +74,8 @@ class Stage:
     def read_marker(self) -> dict[str, Any]:
         """The marker of this finished stage.
 
-        Raises UsageError if the stage is not finished, or was written by another version of ringslice.
+        Raises UsageError if the stage is not finished, or was written by another version of ringslice, DataError if
+        the marker was damaged.
         """
         return self.read_generation().marker
 
@@ -70,7 +90,7 @@ class Stage:
     def find_generation(self, fingerprint: str) -> Generation | None:
         """The generation with this fingerprint, the current or an earlier one; None if there is none.
 
-        Raises UsageError if it was written by another version of ringslice.
+        Raises UsageError if it was written by another version of ringslice, DataError if it was damaged.
         """
         kept = kept_place(self.folder, fingerprint)
         for place in (self.marker, kept):
@@ -118,7 +138,14 @@ class Stage:
                 f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r}; make it again"
                 f" with: ringslice {self.name} --overwrite (or use the ringslice that wrote it)"
             )
+        if self.entries is not None:  # others have a checksum
+            self.require_shape(found.marker, place)
         return found
+
+    def require_shape(self, marker: dict[str, Any], place: Place) -> None:
+        """Raise DataError if ``marker``, that of the file ``place``, has not the fields and types of `schema`."""
+        if self.schema and (fault := schema_fault(marker, json.loads(self.schema.read_text()))):
+            raise DataError(f"{place} was edited or damaged: {fault}; put the original back")
 
     def fingerprint(self) -> str:
         """SHA-256 of the marker: what the next stage records as its input."""
@@ -130,12 +157,14 @@ class Stage:
             raise EnvironmentFailure(f"another run has replaced {self.marker} meanwhile; run again")
 
     def read_run(self) -> dict[str, Any]:
-        """What is known of the run that made this stage; empty if nothing is, or the file is not a JSON object."""
+        """What is known of the run that made this stage; empty if nothing is, or the file was edited or damaged."""
         place = self.folder / RUN_FILE
         try:
-            return place.read_json() if place.exists() else {}
-        except DataError:
+            found = place.read_json() if place.exists() else {}
+            datetime.fromisoformat(found.get("finished") or "0001-01-01")
+        except (DataError, TypeError, ValueError):
             return {}
+        return {} if schema_fault(found, _RUN_SCHEMA) else found
 
     def task_folders(self) -> list[Place]:
         """Folders of tasks, of earlier runs too."""

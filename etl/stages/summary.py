@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.errors import printable
+
 
 @dataclass
 class Summary:
@@ -31,15 +33,15 @@ class Summary:
             return
         if self.brief and not verbose:
             counts = [f"{name.replace('_', ' ')} {text_of(self.facts[name])}" for name in self.brief]
-            print(title, "; ".join(counts), self.place, sep="\n  ", flush=True)
+            print(title, "; ".join(counts), text_of(self.place), sep="\n  ", flush=True)
             return
         # imported here because most processes that import this module are tasks, which show nothing
         from rich.console import Console
         from rich.table import Table
 
-        console = Console(width=None if Console().is_terminal else 100)
+        console = Console(width=None if Console().is_terminal else 100, markup=False, emoji=False)
         facts = Table(title=title, title_justify="left", show_header=False)
-        facts.add_row("place", self.place)
+        facts.add_row("place", text_of(self.place))
         for name, value in self.facts.items():
             facts.add_row(name.replace("_", " "), text_of(value))
         console.print(facts)
@@ -58,13 +60,13 @@ def speed(images: int, seconds: float) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """A value of JSON for people, on one line."""
+    """A value of JSON for people, on one line and `printable`: it may be a text of the source."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {text_of(count)}" for key, count in value.items()) or "none"
+        return ", ".join(f"{text_of(key)} {text_of(count)}" for key, count in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(text_of, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) else printable(str(value), kept="")

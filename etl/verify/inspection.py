@@ -270,7 +270,7 @@ def _lines(facts: Mapping[Any, Any], indent: str = "") -> Iterator[str]:
     for name, value in facts.items():
         children = dict(enumerate(value)) if isinstance(value, list) else value
         if isinstance(children, dict) and any(isinstance(child, dict) and child for child in children.values()):
-            yield f"{indent}{name}:"
+            yield f"{indent}{text_of(name)}:"
             yield from _lines(children, f"{indent}  ")
         else:
-            yield f"{indent}{name}: {text_of(value)}"
+            yield f"{indent}{text_of(name)}: {text_of(value)}"

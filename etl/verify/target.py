@@ -3,16 +3,13 @@
 A line of work has all that its task needs, so that a task reads no manifest.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from typing import Any, TypeVar
 
 from etl.errors import DataError
-from etl.formats.json_schema import schema_fault
 from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.slices.history import ParentSlices, finished_slices, removed_keys
@@ -23,7 +20,7 @@ from etl.stages.marker import TABLES_FOLDER, Generation
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place
-from etl.verify.findings import DATASET, MANIFEST_FILE, RAW_DATASET, Finding, What, marker_fault
+from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, marker_fault
 
 Line = dict[str, Any]
 Item = TypeVar("Item", bound=Mapping[str, Any])
@@ -61,7 +58,7 @@ class Target:
         Raises UsageError if there are none of this version, DataError if a marker is not as it was written.
         """
         slices = slices_stage(root, name)
-        manifest = _require_shape(read_manifest(slices), slices)
+        manifest = _read_manifest(slices)
         damaged = list[Finding]()
         dataset = _find_generation(normalized_stage(root), manifest["input"], DATASET, damaged)
         if dataset is not None:
@@ -141,11 +138,10 @@ class Target:
 
 def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Finding]) -> Generation | None:
     """The generation with this fingerprint; None if there is none, or, with a finding, if it is damaged."""
-    found = stage.find_generation(fingerprint)
-    if found is None:
-        return None
     try:
-        _require_shape(found.marker, stage)
+        found = stage.find_generation(fingerprint)
+        if found is None:
+            return None
         for column in {"part", "name", "pack"}.intersection(found.entries.schema.names):
             for each in found.entries.column(column):
                 is_name = each is None or _NAME.fullmatch(each) is not None
@@ -159,17 +155,14 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices(stage.folder, _require_shape(read_manifest(stage), stage), fingerprint)
+            return ParentSlices(stage.folder, _read_manifest(stage), fingerprint)
     return None
 
 
-def _require_shape(marker: dict[str, Any], stage: Stage) -> dict[str, Any]:
-    """The marker. Raises DataError if it has not the fields, of the types, of its JSON Schema."""
-    package = "slices" if stage.marker_name == MANIFEST_FILE else stage.folder.name
-    schema = Path(__file__).parents[1] / package / "schemas" / stage.marker_name
-    if fault := schema_fault(marker, json.loads(schema.read_text())):
-        raise DataError(f"{stage.marker} was edited or damaged: {fault}; put the original back")
-    return marker
+def _read_manifest(stage: Stage) -> dict[str, Any]:
+    manifest = read_manifest(stage)
+    stage.require_shape(manifest, stage.marker)
+    return manifest
 
 
 def _slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 from PIL import Image
 
 from etl.errors import DataError, UsageError
+from etl.images.sandbox import DecodeWorker
 from etl.report import balance
 from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
-from etl.report.pictures import SIDE, describe, first_of_classes, thumbnail
+from etl.report.pictures import CONFIG, SIDE, describe, first_of_classes, thumbnail
 from etl.report.render import size
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage, verification_stage
@@ -207,11 +209,20 @@ def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:
     assert "reject a/00.png (not-an-image)" in before.text
 
 
-def test_a_picture_is_small_or_missing() -> None:
-    whole = thumbnail(picture(2, 200, 100, "jpeg"), caption="", alt="")
-    assert (whole.width, whole.height) == (SIDE, SIDE // 2)
-    for nothing in (b"", b"text", picture(2, 200, 100)[:9000], save(Image.new("1", (9000, 9000)), "PNG")):
-        assert thumbnail(nothing, caption="", alt="").uri is None
+def test_a_picture_is_small_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of formats that `normalize` does not know reach no program of theirs."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started; exit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+    avif = picture(2, 60, 40, "AVIF").partition(b"mdat")[0] + b"mdat" + bytes(2000)
+    with DecodeWorker(CONFIG) as worker:
+        whole = thumbnail(worker, picture(2, 200, 100, "jpeg"), caption="", alt="")
+        assert (whole.width, whole.height) == (SIDE, SIDE // 2)
+        large = save(Image.new("1", (11_000, 11_000)), "PNG")
+        for nothing in (b"", b"text", picture(2, 200, 100)[:9000], large, postscript, avif):
+            assert thumbnail(worker, nothing, caption="", alt="").uri is None
+    assert not (tmp_path / "started").exists()
 
 
 def test_damaged_records_have_a_place_holder(copied_root: Path, tmp_path: Path) -> None:

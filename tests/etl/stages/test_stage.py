@@ -13,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages import lease
+from etl.stages.layout import normalized_stage, raw_stage
 from etl.stages.lease import Owner
-from etl.stages.marker import EntryTable, difference
+from etl.stages.marker import EntryTable, difference, fingerprint_of
 from etl.stages.run import Mode, Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place, json_bytes, open_place
 from tests.lib.commands import contents
 from tests.lib.faults import Fault, FaultError, faulty
 from tests.lib.generations import generation_of
@@ -311,3 +312,25 @@ def test_a_damaged_earlier_marker_is_not_used(change: Callable[[bytes], bytes], 
     kept = tmp_path / "stage/generations" / f"{fingerprint}.json"
     kept.write_bytes(change(kept.read_bytes()))
     assert stage.find_generation(fingerprint) is None
+
+
+@pytest.mark.parametrize("make", [raw_stage, normalized_stage])
+def test_a_marker_without_its_fields_is_damaged(make: Callable[[Place], Stage], tmp_path: Path) -> None:
+    stage = make(open_place(str(tmp_path)))
+    data = json_bytes({"format": stage.format})
+    (tmp_path / stage.folder.name).mkdir()
+    (tmp_path / stage.folder.name / "dataset.json").write_bytes(data)
+    for read in (stage.read_marker, lambda: stage.find_generation(fingerprint_of(data))):
+        with pytest.raises(DataError, match=r"dataset\.json was edited or damaged: config is missing"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "damaged", [{"finished": "yesterday"}, {"finished": 3}, {"seconds": "x"}, {"counters": []}, {"command": "x"}]
+)
+def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any], tmp_path: Path) -> None:
+    stage = stage_in(open_place(str(tmp_path)))
+    (tmp_path / "stage").mkdir()
+    for record, known in (({"finished": "2099-01-01", "seconds": 2.5}, True), (damaged, False)):
+        (tmp_path / "stage/run.json").write_bytes(json_bytes(record))
+        assert stage.read_run() == (record if known else {})
