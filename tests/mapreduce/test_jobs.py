@@ -156,7 +156,7 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
 
 @pytest.mark.integration
 def test_a_damaged_pack_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Of parts: jobs/test_transport.py."""
+    """Of parts: shuffle/test_transport.py."""
     root = ingest(make_tree({"a": 9}), tmp_path / "root")
     flip_bit(root / "raw/packs/pack-00000.tar", 600)
     for runner in ("inline", "local"):
