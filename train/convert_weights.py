@@ -28,6 +28,7 @@ from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import FLOAT16, NONE, Recipe
 from train.config.settings import (
+    AUTO,
     CHECKPOINT,
     DATA,
     DDP,
@@ -39,7 +40,7 @@ from train.config.settings import (
     TRAINED_RUN,
 )
 from train.evaluation.trained import find_with_slices
-from train.runs.folder import choose_run
+from train.runs.folder import choose_run, has_begun
 
 COMMAND = "train/convert_weights.py"
 
@@ -63,7 +64,10 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
     """
     trained = find_with_slices(data, name, run, checkpoint)
     found = store.open_checkpoint(open_place(trained.folder), trained.marker["step"])
-    made = convert(found, choose_run(open_place(trained.dataset.root), target, None))
+    run_folder = choose_run(open_place(trained.dataset.root), target, AUTO)
+    if has_begun(run_folder):
+        raise UsageError(f"--to {target}: {run_folder} already exists; give another name")
+    made = convert(found, run_folder)
     facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}
     Summary("convert-weights", str(made.folder), False, facts).show(json)
 
@@ -82,7 +86,7 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
             f"{checkpoint.folder}: --precision float16 has a state of its own in each framework; use bfloat16"
         )
     if framework == TORCH:
-        Recipe(**{name: value for name, value in settings.items() if name != "group"}).require_plain(DDP)
+        Recipe.of_run(settings).require_plain(DDP)
     groups = {group: checkpoint.read(group) for group in checkpoint.groups}
     converted = CONVERSIONS[framework](settings["model"], groups, checkpoint.step)
     facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}

@@ -1,6 +1,5 @@
 """The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG; what users can send through REST."""
 
-import tarfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -106,29 +105,3 @@ def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_p
     for dag, task in (("dataset", "ingest"), ("model", "train 0")):
         assert scheduler.tasks(f"image_{dag}", f"hostile-{dag}")[task] == ("failed", 1)
     assert not [*tmp_path.rglob("pwned*"), *REPOSITORY.glob("pwned*")]
-
-
-@pytest.mark.parametrize(
-    ("params", "error"),
-    [
-        ({"siez": LONG}, "UsageError: no such param: 'siez'. Give: config, keep"),
-        ({"source": "/proc/none"}, "UsageError: ingest ended with status 2: /proc/none: no such folder or file"),
-        ({"source": "{cut}"}, "DataError: ingest ended with status 1: {cut} is cut off"),
-    ],
-    ids=["misspelt", "wrong use", "damaged"],
-)
-def test_what_cannot_go_well_is_tried_once(
-    params: dict[str, str], error: str, scheduler: Scheduler, run: str, tmp_path: Path
-) -> None:
-    cut = tmp_path / "cut.tar"
-    with tarfile.open(cut, "w") as archive:
-        archive.addfile(tarfile.TarInfo("a/x.png"))
-    cut.write_bytes(cut.read_bytes()[:700])
-    given = {name: value.replace("{cut}", str(cut)) for name, value in params.items()}
-    scheduler.trigger("image_dataset", {"root": str(tmp_path / "root"), **given}, run)
-    assert scheduler.wait_for_end("image_dataset", run) == "failed"
-    assert scheduler.tasks("image_dataset", run)["ingest"] == ("failed", 1)
-    (failure,) = [
-        each["error_detail"][0] for each in scheduler.log("image_dataset", run, "ingest") if "error_detail" in each
-    ]
-    assert f"{failure['exc_type']}: {failure['exc_value']}".startswith(error.replace("{cut}", str(cut)))

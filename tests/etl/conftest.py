@@ -63,6 +63,16 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return open_place(str(tmp_path)) if request.param == "local" else request.getfixturevalue("hdfs_root")
 
 
+def names(folder: Place) -> list[str]:
+    """The names of what is in a folder, sorted."""
+    return [info.base_name for info in folder.children()]
+
+
+def names_below(folder: Place) -> list[str]:
+    """The paths of all that is below a folder, relative to it, sorted."""
+    return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
+
+
 # pytest, but without Python's end: threads that a JVM leaves sometimes abort there, after all tests have passed.
 PYTEST = "import sys, pytest; from etl.errors import end_process; end_process(pytest.main(sys.argv[1:]))"
 

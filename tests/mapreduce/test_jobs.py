@@ -22,7 +22,7 @@ from etl.slices.writer import order_key
 from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
 from tests.conftest import TreeMaker
-from tests.lib.commands import REPOSITORY, contents, failed, flip_bit, ringslice, run, succeeded
+from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -152,16 +152,6 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     assert not bad
     succeeded(ringslice("shard", root, "-r", "inline", "--workers", 2))
     assert json.loads(succeeded(ringslice("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
-
-
-@pytest.mark.integration
-def test_a_damaged_pack_stops_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
-    """Of parts: shuffle/test_transport.py."""
-    root = ingest(make_tree({"a": 9}), tmp_path / "root")
-    flip_bit(root / "raw/packs/pack-00000.tar", 600)
-    for runner in ("inline", "local"):
-        failed(ringslice("normalize", root, "-r", runner), 1, "pack-00000.tar is damaged at offset 512 (a/000.png)")
-    assert list((root / "normalized").rglob("*.tfrecord")) == []
 
 
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())

@@ -25,35 +25,6 @@ __all__ = ["nights"]  # a fixture
 NEWEST = ("--splits-from", "newest")
 
 
-def key_splits(nights: Nights, name: str) -> dict[str, str]:
-    rows = pq.read_table(nights.root / "slices" / name / "examples.parquet").to_pylist()
-    return {row["key"]: row["split"] for row in rows}
-
-
-def by_split_folders(nights: Nights, files: dict[str, int]) -> None:
-    shutil.rmtree(nights.source, ignore_errors=True)
-    for name, number in files.items():
-        (nights.source / name).parent.mkdir(parents=True, exist_ok=True)
-        (nights.source / name).write_bytes(some_png(number))
-    nights.ingest(split_folders=True)
-
-
-def test_a_content_of_two_splits_keeps_both_while_one_copy_is_away_or_dropped(tmp_path: Path) -> None:
-    nights = Nights(tmp_path / "source", tmp_path / "root")
-    files = {f"train/a/{n}.png": n for n in range(6)} | {f"test/a/{n}.png": n for n in (0, 10, 11)}
-    plain = ("--workers", 1, "--slices", 1, *NEWEST)
-    by_split_folders(nights, files)
-    shard_here(nights.root, *plain, "--name", "n1")
-    first = key_splits(nights, "n1")
-    assert (first["train/a/0.png"], first["test/a/0.png"]) == ("train", "test")
-    by_split_folders(nights, {key: n for key, n in files.items() if key != "test/a/0.png"})
-    shard_here(nights.root, *plain, "--name", "n2")
-    by_split_folders(nights, files)
-    for name, *words in (("n3",), ("n4", "--drop-duplicates"), ("n5",)):
-        shard_here(nights.root, *plain, "--name", name, *words)
-    assert key_splits(nights, "n3") == key_splits(nights, "n5") == first
-
-
 def test_assignments_that_tasks_may_read_stay_unless_they_are_others(nights: Nights, tmp_path: Path) -> None:
     nights.night()
     nights.night()

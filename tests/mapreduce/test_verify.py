@@ -12,7 +12,9 @@ import pytest
 from etl.errors import DataError, EnvironmentFailure
 from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
-from etl.verify.repair import holding
+from etl.verify.findings import Finding, Outcome, What
+from etl.verify.repair import Repair
+from etl.verify.target import Target
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, copy_some, failed, flip_bit, succeeded
 from tests.lib.in_process import ringslice_here
@@ -237,8 +239,27 @@ def test_two_repairs_exclude_each_other(root: Path) -> None:
     slices = slices_stage(open_place(str(root)), "default")
     cut_at_a_record(root)
     before = contents(root)
-    with holding(slices), pytest.raises(EnvironmentFailure, match="is locked by"):
+    with slices.lease(), pytest.raises(EnvironmentFailure, match="is locked by"):
         verify(root, "--repair")
     shutil.rmtree(root / "verified")
     assert contents(root) == before
     assert verify(root, "--repair") == (set(), "")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (What.SLICE, ("shard", "--workers", 1)),
+        (What.PART, ("normalize", "--size", 9, "--color", "gray", "--max-rejects", 0.1)),
+    ],
+)
+def test_what_was_made_again_since_it_was_checked_is_left(what: str, words: tuple[object, ...], root: Path) -> None:
+    """Files of these names are of other slices, or parts, now."""
+    target = Target.find(open_place(str(root)), "default")
+    assert target.dataset is not None
+    name = FIRST if what == What.SLICE else next(iter(target.dataset.entries))["part"]
+    succeeded(ringslice_here(words[0], root, "-r", "inline", "--overwrite", *words[1:]))
+    before = contents(root)
+    with pytest.raises(EnvironmentFailure, match=r"another run has written .* since it was checked"):
+        Repair(target).attempt(Outcome([Finding(what, name, "")]))
+    assert contents(root) == before

@@ -175,6 +175,11 @@ class Recipe:
         """The settings by name; as keyword arguments they make the same recipe."""
         return asdict(self)
 
+    @classmethod
+    def of_run(cls, settings: Mapping[str, Any]) -> Self:
+        """The recipe among the settings that a checkpoint records, which have the run's group, too."""
+        return cls(**{name: value for name, value in settings.items() if name != "group"})
+
 
 CHOICES = {
     "optimizer": (SGD, LARS, ADAM, ADAMW),

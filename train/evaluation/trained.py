@@ -43,11 +43,10 @@ class Trained:
 
         Raises UsageError if it is of PyTorch, and its model is not one of TensorFlow, too.
         """
-        recipe = dict(self.marker["settings"])
+        recorded = self.marker["settings"]
         if self.marker["framework"] != TENSORFLOW:
-            weights_of(recipe["model"])  # raises it
-        group = recipe.pop("group")
-        return Settings(recipe=Recipe(**recipe), group=group, resume=AUTO, **given)
+            weights_of(recorded["model"])  # raises it
+        return Settings(recipe=Recipe.of_run(recorded), group=recorded["group"], resume=AUTO, **given)
 
     def run_on(self, dataset: Dataset, settings: Settings) -> Run:
         """The run with the examples of ``dataset``, and the mean and standard deviation that it was trained with.

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 class RecordBatch:
     """Serialized examples in this process's memory, arrays of shape (batch,).
 
-    ``addresses`` and ``sizes`` (int64, bytes) are where they lie, in memory that ``holding`` owns; ``numbers``
+    ``addresses`` and ``sizes`` (int64, bytes) are where they lie, in memory that ``buffers`` owns; ``numbers``
     (int64) are their rows in the table of examples; ``weights`` (float32) are 1, or 0 for padding: a repeat that fills
     the batch up, or takes the place of one of the ``skipped`` damaged records.
     """
@@ -31,7 +31,7 @@ class RecordBatch:
     sizes: Integers
     numbers: Integers
     weights: Floats
-    holding: tuple[Any, ...]
+    buffers: tuple[Any, ...]
     skipped: int = 0
 
     def examples(self) -> list[bytes]:
@@ -83,7 +83,7 @@ class BatchBuilder:
         addresses, sizes, numbers = (np.zeros(self._size, np.int64) for _ in range(3))
         weights = np.zeros(self._size, np.float32)
         weights[:real] = 1
-        holding: list[Any] = []
+        buffers: list[Any] = []
         damaged: list[DamagedRecord] = []
         lanes = len(self._cursors)
         for lane, cursor in enumerate(self._cursors):
@@ -97,11 +97,11 @@ class BatchBuilder:
                 for number in [each for each in window.damaged if start <= each < stop]:
                     weights[place + (number - start) * lanes] = 0
                     damaged.append(window.damaged[number])
-                holding.append(window)
+                buffers.append(window)
                 place = end
         self._taken += real
         self._skip(damaged)
-        batch = RecordBatch(addresses, sizes, numbers, weights, tuple(holding), len(damaged))
+        batch = RecordBatch(addresses, sizes, numbers, weights, tuple(buffers), len(damaged))
         return batch if weights.all() else self._fill(batch)
 
     def _fill(self, batch: RecordBatch) -> RecordBatch:
@@ -119,7 +119,7 @@ class BatchBuilder:
             padding.data.size,
             padding.number,
         )
-        return replace(batch, holding=(*batch.holding, padding.data))
+        return replace(batch, buffers=(*batch.buffers, padding.data))
 
     def _skip(self, damaged: Sequence[DamagedRecord]) -> None:
         if not damaged:

@@ -63,8 +63,8 @@ class EpochOrder:
         found: dict[int, None] = {}
         for start, stop in intervals:
             first, last = np.searchsorted(self._ends, (start, stop - 1), side="right")
-            holding = self._sizes[first : last + 1] > 0
-            found |= dict.fromkeys(self._slices[first : last + 1][holding].tolist())
+            is_used = self._sizes[first : last + 1] > 0
+            found |= dict.fromkeys(self._slices[first : last + 1][is_used].tolist())
         return list(found)
 
     def stretches(self, intervals: Sequence[Interval]) -> Iterator[Stretch]:

@@ -23,7 +23,7 @@ from train.reader.slice_index import Blocks
 class Window:
     """Records in memory, in the epoch's order: int64 arrays of shape (records,).
 
-    ``addresses`` and ``sizes`` are those of the serialized examples, which live as long as ``holding`` does;
+    ``addresses`` and ``sizes`` are those of the serialized examples, which live as long as ``buffers`` does;
     ``numbers`` are their rows in the table of examples; ``damaged`` lists, by place, those that are not as written.
     """
 
@@ -31,7 +31,7 @@ class Window:
     sizes: Integers
     numbers: Integers
     damaged: dict[int, DamagedRecord]
-    holding: tuple[Buffer, ...]
+    buffers: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class WindowPlan:
         self.records = stretch.records
         self.blocks = blocks
         self.offsets = offsets
-        self.holding = np.searchsorted(blocks.first, stretch.records, side="right") - 1
-        self.pieces = list(_pieces(np.unique(self.holding), blocks.size))
+        self.blocks_of = np.searchsorted(blocks.first, stretch.records, side="right") - 1
+        self.pieces = list(_pieces(np.unique(self.blocks_of), blocks.size))
 
     def bytes_of(self, piece: Piece) -> int:
         """The size of a piece in its file, in bytes."""
@@ -81,21 +81,21 @@ def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -
     Raises DataError if the slice's index or the table of blocks is wrong, and what `SliceFile.read` raises.
     """
     base = np.zeros(len(plan.blocks.first), np.int64)  # the address that offset 0 of the file would have, by block
-    holding: list[Buffer] = []
+    buffers: list[Buffer] = []
     damaged: dict[int, DamagedRecord] = {}
     for piece in plan.pieces:
         data, found = _read_piece(folder, file, plan, piece, check)
         base[piece.first : piece.stop] = data.address - int(plan.blocks.offset[piece.first])
-        holding.append(data)
+        buffers.append(data)
         damaged |= {each.number: each for each in found}
     starts = plan.offsets[plan.records]
     sizes = plan.offsets[plan.records + 1] - starts - FRAMING_BYTES
     return Window(
-        base[plan.holding] + starts + HEADER_BYTES,
+        base[plan.blocks_of] + starts + HEADER_BYTES,
         sizes,
         file.slice.first_example + plan.records,
         {int(place): damaged[int(plan.records[place])] for place in _places(plan.records, damaged)},
-        tuple(holding),
+        tuple(buffers),
     )
 
 

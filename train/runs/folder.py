@@ -64,7 +64,7 @@ def slices_with(root: Place, fingerprint: str) -> Dataset | None:
 def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 
-    A folder without anything finished, because its trainer is about to begin or was killed early, is not a run yet.
+    A folder without anything finished (`has_begun`) is not a run yet.
 
     Raises UsageError if a run of that name is there and ``resume`` is not set, and for the name "champion".
     """
@@ -74,12 +74,12 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
         raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"
     if name is not None:
-        if not resume and _has_begun(runs / name):
+        if not resume and has_begun(runs / name):
             raise UsageError(f"{runs / name} already exists; give --resume to continue it, or another --run")
         return runs / name
     names = [info.base_name for info in runs.children() if not info.is_file]
     numbers = sorted((int(each[4:]) for each in names if re.fullmatch("run-[0-9]+", each)), reverse=True)
-    newest = next((number for number in numbers if _has_begun(_numbered(runs, number))), None) if resume else None
+    newest = next((number for number in numbers if has_begun(_numbered(runs, number))), None) if resume else None
     return _numbered(runs, newest or max(numbers, default=0) + 1)
 
 
@@ -87,5 +87,6 @@ def _numbered(runs: Place, number: int) -> Place:
     return runs / f"run-{number:04d}"
 
 
-def _has_begun(run: Place) -> bool:
+def has_begun(run: Place) -> bool:
+    """Whether something of the run is finished; a trainer that is about to begin has a folder for its work only."""
     return any(info.base_name != WORK_FOLDER for info in run.children())

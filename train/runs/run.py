@@ -224,7 +224,8 @@ def require_same_training(run: Run, checkpoint: Checkpoint) -> None:
     if marker["framework"] != identity["framework"]:
         raise UsageError(
             f"{checkpoint.folder} was trained with {marker['framework']}, --strategy {run.settings.strategy} trains"
-            f" with {identity['framework']}; give another --strategy, or another --run"
+            f" with {identity['framework']}; copy the run to one of {identity['framework']} with: ringslice"
+            " convert-weights, or give another --strategy"
         )
     for name, value in identity["settings"].items():
         if name != "decay_until" and marker["settings"].get(name) != value:  # which --decay-until may change

@@ -125,29 +125,38 @@ def require_same_versions(task: Task) -> None:
                 raise EnvironmentFailure(f"{role} {index} on {found['host']}{difference}")
 
 
-def publish_versions() -> None:
-    """Let the chief read what this process has, in a file without a name: TensorFlow's servers exchange no objects."""
+def publish_versions() -> int:
+    """Let the chief read what this process has, in a file without a name: TensorFlow's servers exchange no objects.
+
+    Returns the file's time of access, in ns, which changes when the chief reads it.
+    """
     facts = json.dumps({"host": platform.node(), "versions": versions()}, allow_nan=False)
     file = os.memfd_create("ringslice")
     os.write(file, facts.encode())
     os.dup2(file, FACTS)
     os.close(file)
+    return os.fstat(FACTS).st_atime_ns
 
 
 def serve(task: Task) -> None:
     """Serve the address of a worker or server until the chief has ended. Raises EnvironmentFailure if none comes."""
-    publish_versions()
+    unread = publish_versions()
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads_of(task))
     with name_taken_port(task):
         server = tf.distribute.Server(task.cluster, task.role, task.index, protocol="grpc", config=config)
-    await_end(task)
+    await_end(task, unread)
     del server  # which serves until now
 
 
-def await_end(task: Task) -> None:
-    """Wait until the chief, once it has come, does not answer.
+def await_end(task: Task, unread: int) -> None:
+    """Wait until the chief, once it has come, does not answer. It may read the versions and end between two looks.
 
-    Raises EnvironmentFailure if it does not come within `JOIN_TIMEOUT_S`.
+    Args:
+        task: A worker or server.
+        unread: What `publish_versions` returned.
+
+    Raises:
+        EnvironmentFailure: The chief does not come within `JOIN_TIMEOUT_S`.
     """
     address = task.cluster[CHIEF][0]
     host, _, port = address.rpartition(":")
@@ -158,6 +167,7 @@ def await_end(task: Task) -> None:
                 has_come, misses = True, 0
         except OSError:
             misses += has_come
+            has_come = has_come or os.fstat(FACTS).st_atime_ns != unread
             if not has_come and time.monotonic() > deadline:
                 raise EnvironmentFailure(
                     f"{task.role} {task.index}: the chief did not come to {address} within {JOIN_TIMEOUT_S:.0f} s."

@@ -15,6 +15,7 @@ from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Lease
 from etl.storage.place import Place
+from tests.etl.conftest import names_below
 from tests.lib.commands import REPOSITORY
 
 pytestmark = pytest.mark.integration
@@ -105,10 +106,6 @@ def work(root: Place) -> Place:
     return root / "_work"
 
 
-def names(folder: Place) -> list[str]:
-    return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
-
-
 def take(work: Place) -> Lease:
     return Lease.take(work, "the stage")
 
@@ -128,9 +125,9 @@ def test_the_second_run_is_refused_and_the_first_is_named(root: Place, work: Pla
         take(work)
     os.kill(holder.process.pid, signal.SIGCONT)
     assert holder.send("release") == "done"
-    assert names(work) == ["claims"]
+    assert names_below(work) == ["claims"]
     take(work).release()
-    assert names(work) == ["claims"]
+    assert names_below(work) == ["claims"]
 
 
 @pytest.mark.witness
@@ -142,7 +139,7 @@ def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkey
     monkeypatch.setattr(lease, "LEASE_TIMEOUT_S", 1e6)
     held = take(work)
     assert held.number == 2
-    assert names(work) == ["claims", "claims/000002.json", held.staging.name]
+    assert names_below(work) == ["claims", "claims/000002.json", held.staging.name]
     held.check()
     held.release()
 
@@ -162,7 +159,7 @@ def test_who_slept_too_long_writes_nothing_more(word: str, root: Place, work: Pl
     assert errors.startswith("ringslice: error: ")
     assert message in errors
     assert errors.count("\n") == 1
-    assert names(root) == ["_work", "_work/claims", "_work/claims/000002.json", f"_work/{held.staging.name}"]
+    assert names_below(root) == ["_work", "_work/claims", "_work/claims/000002.json", f"_work/{held.staging.name}"]
     held.check()
     held.release()
 
@@ -183,5 +180,5 @@ def test_of_many_successors_one_wins(root: Place, work: Place) -> None:
         with ThreadPoolExecutor(6) as pool:
             (held,) = filter(None, pool.map(attempt, range(6)))
         held.check()
-        assert names(work) == ["claims", f"claims/{held.number:06d}.json", held.staging.name]
+        assert names_below(work) == ["claims", f"claims/{held.number:06d}.json", held.staging.name]
         held.release()

@@ -11,6 +11,7 @@ from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import BusyError, Lease, Owner
 from etl.storage.place import Place, open_place
+from tests.etl.conftest import names_below
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import PATIENCE_S
 
@@ -39,10 +40,6 @@ def take_elsewhere(work: Place) -> Lease:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: owner))
         return take(work)
-
-
-def names(work: Place) -> list[str]:
-    return sorted(info.path.removeprefix(work.path + "/") for info in work.children(recursive=True))
 
 
 def file_of(held: Lease) -> str:
@@ -82,7 +79,7 @@ def test_a_number_that_is_published_late_is_no_claim(work: Place, monkeypatch: p
         take(work)
     (winner,) = winners
     winner.check()
-    assert [name for name in names(work) if name.startswith("driver-")] == [winner.staging.name]
+    assert [name for name in names_below(work) if name.startswith("driver-")] == [winner.staging.name]
     with pytest.raises(BusyError):
         take(work)
     winner.release()

@@ -8,6 +8,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.storage.atomic import TakenError, publish, publish_bytes, publishing, replace_bytes, replacing, withdraw
 from etl.storage.place import Place
+from tests.etl.conftest import names_below
 
 TAKEN_OVER = "was not written: another run has taken this stage over"
 
@@ -17,23 +18,19 @@ def staging(root: Place) -> Place:
     return (root / "_work").make_folder()
 
 
-def names(folder: Place) -> list[str]:
-    return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
-
-
 def test_a_file_appears_whole_or_not_at_all(root: Place, staging: Place) -> None:
     with pytest.raises(RuntimeError, match="stop"), publishing(root / "final", staging) as output:
         output.write(b"half")
         assert not (root / "final").exists()
         raise RuntimeError("stop")
-    assert names(root) == ["_work"]
+    assert names_below(root) == ["_work"]
     with publishing(root / "deep" / "final", staging) as output:
         output.write(b"who")
         output.write(memoryview(b"le"))
     assert (output.won, output.size_bytes) == (True, 5)
     assert (root / "deep" / "final").read_bytes() == b"whole"
     assert output.sha256 == (root / "deep" / "final").sha256()
-    assert names(root) == ["_work", "deep", "deep/final"]
+    assert names_below(root) == ["_work", "deep", "deep/final"]
 
 
 def test_the_second_attempt_loses_and_removes_its_own(root: Place, staging: Place) -> None:
@@ -44,7 +41,7 @@ def test_the_second_attempt_loses_and_removes_its_own(root: Place, staging: Plac
     assert (root / "final").read_bytes() == b"same"
     root.filesystem.open_new((staging / "third").path).close()
     assert not publish(staging / "third", root / "final")
-    assert names(root) == ["_work", "final"]
+    assert names_below(root) == ["_work", "final"]
 
 
 def test_of_many_attempts_at_once_one_wins(root: Place, staging: Place) -> None:
@@ -58,7 +55,7 @@ def test_of_many_attempts_at_once_one_wins(root: Place, staging: Place) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(attempt, range(8))).count(True) == 1
-    assert names(root) == ["_work", "final"]
+    assert names_below(root) == ["_work", "final"]
     assert (root / "final").read_bytes() == b"same"
 
 
@@ -75,21 +72,21 @@ def test_a_file_is_replaced_in_one_step_or_stays(root: Place, staging: Place) ->
         output.write(b"w")
     assert (root / "file").read_bytes() == b"new"
     assert (output.size_bytes, output.sha256) == (3, (root / "file").sha256())
-    assert names(root) == ["_work", "file"]
+    assert names_below(root) == ["_work", "file"]
 
 
 def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, staging: Place) -> None:
     replace_bytes(root / "deep" / "file", staging, b"old")
     for _ in range(2):
         withdraw(root / "deep" / "file", staging)
-        assert names(root) == ["_work", "deep"]
+        assert names_below(root) == ["_work", "deep"]
     withdraw(root / "missing" / "file", staging)
     replace_bytes(root / "file", staging, b"old")
     staging.delete()
     for name in ("file", "missing"):
         with pytest.raises(EnvironmentFailure, match=f"{name} was not removed: another run has taken this stage over"):
             withdraw(root / name, staging)
-    assert names(root) == ["deep", "file"]
+    assert names_below(root) == ["deep", "file"]
 
 
 @pytest.mark.parametrize("when", ["before", "at work", "at its end"])
@@ -110,7 +107,7 @@ def test_who_was_replaced_publishes_nothing(when: str, root: Place, staging: Pla
         output.write(bytes(3 << 20))
         replaced("at its end")
     assert not staging.exists()
-    assert names(root) == ([] if when == "before" else ["deep"])
+    assert names_below(root) == ([] if when == "before" else ["deep"])
     with pytest.raises(EnvironmentFailure, match=TAKEN_OVER):
         replace_bytes(root / "final", staging, b"")
 
@@ -121,7 +118,7 @@ def test_a_folder_that_is_being_deleted_says_the_same(root: Place, staging: Plac
         (attempt,) = staging.children()
         (staging / attempt.base_name).delete()
         output.write(b"late")
-    assert names(root) == ["_work"]
+    assert names_below(root) == ["_work"]
 
 
 def test_the_first_error_is_raised(root: Place, staging: Place) -> None:
@@ -131,4 +128,4 @@ def test_the_first_error_is_raised(root: Place, staging: Place) -> None:
         raise KeyError("first")
     with pytest.raises(NotADirectoryError):
         publish_bytes(publish_bytes(root / "a", staging.make_folder(), b"").place / "b" / "c", staging, b"")
-    assert names(root) == ["_work", "a"]
+    assert names_below(root) == ["_work", "a"]

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from etl.storage.hdfs_settings import BLOCK_SIZE_VARIABLE
 from etl.storage.place import Place, open_place
-from tests.etl.conftest import IN_CHILD, run_in_child
+from tests.etl.conftest import IN_CHILD, names, names_below, run_in_child
 from tests.hadoop.cluster import Cluster
 
 MB = 10**6
@@ -24,10 +24,6 @@ def write(place: Place, data: bytes = b"") -> Place:
     with place.filesystem.open_new(place.path) as stream:
         stream.write(data)
     return place
-
-
-def names(folder: Place, recursive: bool = False) -> list[str]:
-    return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive)]
 
 
 # --- the four promises ---
@@ -51,7 +47,7 @@ def test_a_folder_is_deleted_where_it_is_empty(root: Place) -> None:
     folder = (root / "folder").make_folder()
     write(folder / "a")
     root.filesystem.delete_empty(folder.path)
-    assert names(root, recursive=True) == ["folder", "folder/a"]
+    assert names_below(root) == ["folder", "folder/a"]
     (folder / "a").delete()
     for _ in range(2):
         root.filesystem.delete_empty(folder.path)
@@ -69,9 +65,9 @@ def test_a_new_name_must_be_free(root: Place) -> None:
         rename((root / "missing").path, (root / "three").path)
     with pytest.raises(FileNotFoundError):
         rename(one.path, (root / "missing" / "three").path)
-    assert names(root, recursive=True) == ["folder", "one", "two"]
+    assert names_below(root) == ["folder", "one", "two"]
     rename(one.path, (root / "folder" / "three").path)
-    assert names(root, recursive=True) == ["folder", "folder/three", "two"]
+    assert names_below(root) == ["folder", "folder/three", "two"]
     assert (root / "folder" / "three").read_bytes() == b"1"
 
 
@@ -146,7 +142,7 @@ def test_a_listing_is_sorted(root: Place) -> None:
         write((root / "b").make_folder() / name)
     write(root / "a")
     assert names(root) == ["a", "b"]
-    assert names(root, recursive=True) == ["a", "b", "b/10", "b/2"]
+    assert names_below(root) == ["a", "b", "b/10", "b/2"]
     assert (root / "missing").children() == (root / "missing" / "deeper").children(recursive=True) == []
     with pytest.raises(NotADirectoryError) as caught:
         (root / "a").children()
@@ -171,7 +167,7 @@ def test_deleting_takes_all_below_and_nothing_else(root: Place) -> None:
     (root / "a").delete()
     assert names(root) == ["ab"]
     (root / "ab" / "deep" / "file").delete()
-    assert names(root, recursive=True) == ["ab", "ab/deep"]
+    assert names_below(root) == ["ab", "ab/deep"]
     (root / "a").delete()
     (root / "a" / "deep" / "file").delete()
     root.delete()
@@ -184,7 +180,7 @@ def test_names_are_taken_as_they_are(root: Place) -> None:
         folder = (root / name).make_folder()
         write(folder / f"{name}.tmp")
         root.filesystem.rename_new((folder / f"{name}.tmp").path, (folder / name).path)
-        assert names(root, recursive=True) == [name, f"{name}/{name}"]
+        assert names_below(root) == [name, f"{name}/{name}"]
         assert (folder / name).info().base_name == name
         again = open_place((folder / name).uri)
         assert again == folder / name

@@ -21,6 +21,7 @@ from etl.storage.hdfs_settings import (
     USER_VARIABLE,
 )
 from etl.storage.place import Place, open_place
+from tests.etl.conftest import names
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.proxy import Proxy
@@ -203,10 +204,6 @@ def folder(proxy: LosingProxy, hdfs_root: Place) -> Place:
     for name in ("a", "b", "c"):
         place.filesystem.open_new((place / name).path).close()
     return place
-
-
-def names(folder: Place) -> list[str]:
-    return [info.base_name for info in folder.children()]
 
 
 @pytest.mark.integration

@@ -44,4 +44,4 @@ def joined(batches: tuple[RecordBatch, ...], keeps_filling: bool) -> RecordBatch
     if not keeps_filling:
         for column in (addresses, sizes, numbers):
             column[weights == 0] = column[0]
-    return RecordBatch(addresses, sizes, numbers, weights, holding=tuple(batches))
+    return RecordBatch(addresses, sizes, numbers, weights, buffers=tuple(batches))

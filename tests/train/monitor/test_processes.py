@@ -121,31 +121,6 @@ def test_a_rank_without_progress_that_cannot_ask_the_others_ends() -> None:
     )
 
 
-HANGING = """
-import time
-import click
-from train.monitor.rank_process import run_rank, with_monitor
-
-@click.command()
-@with_monitor
-def command(monitor):
-    monitor.start(1.5)
-    monitor.phase("reading", 1, 2)
-    monitor.progress("train-00000-of-00001", 1234)
-    time.sleep(300)
-
-run_rank(command, "alone", "run it again")
-"""
-
-
-def test_a_process_that_is_not_a_rank_ends_if_the_storage_does_not_answer() -> None:
-    result = run(sys.executable, "-c", HANGING)
-    where = r"epoch 1, step 2, reading train-00000-of-00001 at offset 1,234, without progress for \d+ s"
-    line = rf"ringslice: error: rank 0 on \S+ is late: {where}; it ends, as the storage does not answer \(.*\)\n"
-    assert result.returncode == 3
-    assert re.fullmatch(line, result.stderr)
-
-
 UNRANKED = """
 import sys, time
 import click

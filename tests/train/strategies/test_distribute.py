@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import Finished, failed, horovodrun, run, succeeded
+from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, run, succeeded
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, metric_lines, started, wait_until
@@ -30,7 +30,8 @@ def launch(ranks: int, *words: object) -> Finished:
 
 
 def launch_served(*words: object) -> Finished:
-    return run("python", "train/launch.py", "--workers", 2, "--servers", 1, *words)
+    start = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
+    return run(*start, *words, PYTHONPATH=str(REPOSITORY))  # of programs among the tests
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 too; and how long a worker waits for the chief.
 """
 
+import os
 import socket
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from train.parallel.cluster import Task
 from train.reader.intervals import Steps
 from train.strategies import parameter_server
 from train.strategies.mirrored import divided
-from train.strategies.parameter_server import await_end
+from train.strategies.parameter_server import FACTS, await_end, publish_versions
 from train.strategies.parameter_server_trainer import divide
 
 BATCH, COPIES = 64, 16
@@ -64,22 +66,29 @@ def test_a_step_without_examples_has_one_part() -> None:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Task:
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     """One that looks often, and waits for a chief that has not come for no time."""
     monkeypatch.setattr(parameter_server, "LOOK_S", 0.01)
     monkeypatch.setattr(parameter_server, "JOIN_TIMEOUT_S", 0.0)
-    return Task({"chief": [f"127.0.0.1:{free_ports(1)[0]}"]}, "worker", 1)
+    yield Task({"chief": [f"127.0.0.1:{free_ports(1)[0]}"]}, "worker", 1)
+    os.close(FACTS)
 
 
 def test_a_chief_that_does_not_come_is_named(worker: Task) -> None:
     with pytest.raises(EnvironmentFailure, match=r"worker 1: the chief did not come to 127.0.0.1:\d+ within 0 s"):
-        await_end(worker)
+        await_end(worker, publish_versions())
+
+
+def test_a_chief_that_ends_before_the_first_look_has_come(worker: Task) -> None:
+    unread = publish_versions()
+    tf.io.read_file(f"/proc/self/fd/{FACTS}")
+    await_end(worker, unread)
 
 
 def test_a_worker_ends_after_its_chief(worker: Task) -> None:
     host, _, port = worker.cluster["chief"][0].rpartition(":")
     with socket.create_server((host, int(port))) as chief:
-        waiting = threading.Thread(target=await_end, args=[worker], daemon=True)
+        waiting = threading.Thread(target=await_end, args=[worker, publish_versions()], daemon=True)
         waiting.start()
         chief.accept()[0].close()
         assert waiting.is_alive()

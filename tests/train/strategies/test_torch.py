@@ -103,7 +103,7 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
     assert distance(root, "keras", "back", "kernel") < CLOSE
     assert distance(root, "keras", "back", "momentum") < 10 * CLOSE
     succeeded(run(*words, "--run", "back", "--resume", "--max-steps", 6))
-    failed(run(*convert, "--run", "keras", "--to", "back"), 2, "back already exists")
+    failed(run(*convert, "--run", "keras", "--to", "back"), 2, "back already exists; give another name")
 
 
 def test_wrong_use_ends_in_one_line(root: Path) -> None:

@@ -219,7 +219,7 @@ def decode(
         for start in range(0, len(numbers), batch):
             own = numbers[start : start + batch]
             made = batch_of([example(number, format, decoder.manifest.channels) for number in own])
-            yield RecordBatch(made.addresses, made.sizes, np.array(own, np.int64), made.weights, made.holding)
+            yield RecordBatch(made.addresses, made.sizes, np.array(own, np.int64), made.weights, made.buffers)
 
     return list(PixelFeed(decoder, batch, threads=2).epoch(batches(), seed))
 

@@ -52,10 +52,6 @@ def result(run: Path | Place) -> Any:
     return found
 
 
-def names(folder: Place) -> list[str]:
-    return [info.base_name for info in folder.children()]
-
-
 @pytest.mark.parametrize(
     "driver", [pytest.param(NATIVE, marks=pytest.mark.witness), pytest.param(LIBHDFS, marks=pytest.mark.chaos)]
 )
@@ -69,7 +65,7 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
     (step,) = checkpoints_of(run)
     arrays = f"checkpoints/{name_of(step)}/model.safetensors"
     assert (run / arrays).read_bytes() == (local / "runs/mine" / arrays).read_bytes()
-    assert names(run) == FINISHED
+    assert [info.base_name for info in run.children()] == FINISHED
     if driver == NATIVE:
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
