@@ -4,6 +4,9 @@ import pyarrow as pa
 
 # Further columns of an image, from a table that the user gave, by name; null where it has none.
 _COLUMNS = ("columns", pa.map_(pa.string(), pa.string()))
+# What a row and a reject have from the list of the pack.
+_IMAGE = [("key", pa.string()), ("sha256", pa.binary(32)), ("label", pa.int32()), ("split", pa.string()), _COLUMNS]
+_POSITION = [("offset", pa.int64()), ("size", pa.int64())]
 
 # One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.
 IMAGES = pa.schema(
@@ -13,8 +16,7 @@ IMAGES = pa.schema(
         ("split", pa.string()),
         _COLUMNS,
         ("pack", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
+        *_POSITION,
         ("sha256", pa.binary(32)),
     ]
 )
@@ -95,13 +97,8 @@ REMOVED = pa.schema([("pack", pa.string()), ("key", pa.string())])
 # of each channel before they are encoded, exact.
 ROWS = pa.schema(
     [
-        ("key", pa.string()),
-        ("sha256", pa.binary(32)),
-        ("label", pa.int32()),
-        ("split", pa.string()),
-        _COLUMNS,
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
+        *_IMAGE,
+        *_POSITION,
         ("crc32c", pa.uint32()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -116,15 +113,10 @@ ROWS = pa.schema(
 # One row per reject of a part: offset and size are those of its bytes in the tar file of rejects.
 REJECTS = pa.schema(
     [
-        ("key", pa.string()),
-        ("sha256", pa.binary(32)),
-        ("label", pa.int32()),
-        ("split", pa.string()),
-        _COLUMNS,
+        *_IMAGE,
         ("reason", pa.string()),
         ("detail", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
+        *_POSITION,
     ]
 )
 
@@ -136,8 +128,7 @@ EXAMPLES = pa.schema(
         ("label", pa.int32()),
         ("split", pa.string()),
         ("slice", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
+        *_POSITION,
         ("crc32c", pa.uint32()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -169,8 +160,7 @@ BLOCKS = pa.schema(
         ("slice", pa.string()),
         ("first", pa.int64()),
         ("records", pa.int64()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
+        *_POSITION,
         ("crc32c", pa.uint32()),
     ]
 )

@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from etl.errors import DataError
 from etl.formats import parquet_tables
-from etl.stages.names import GENERATIONS_FOLDER
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place
 
@@ -30,7 +29,7 @@ TABLES_FOLDER = "tables"
 BATCH_ROWS = 4096  # that are Python objects at once
 
 Entry = Mapping[str, Any]
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 class Entries:
@@ -181,12 +180,6 @@ class Generation:
 def fingerprint_of(data: bytes) -> str:
     """SHA-256 of a marker's bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
-
-
-def kept_place(folder: Place, fingerprint: str) -> Place | None:
-    """Where a stage in ``folder`` keeps its earlier marker of this fingerprint; None if it is not a fingerprint."""
-    is_one = _FINGERPRINT.fullmatch(fingerprint)
-    return folder / GENERATIONS_FOLDER / f"{fingerprint}.json" if is_one else None
 
 
 def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:

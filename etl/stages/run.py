@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from etl.errors import EnvironmentFailure
 from etl.stages.lease import Lease
 from etl.stages.marker import fingerprint_of
-from etl.stages.names import GENERATIONS_FOLDER, RUN_FILE, WORK_FOLDER
+from etl.stages.names import RUN_FILE, WORK_FOLDER
 from etl.storage.atomic import publish_bytes, replace_bytes, withdraw
 from etl.storage.place import Place, json_bytes
 
@@ -181,8 +181,7 @@ class Run:
         replace_bytes(self.folder / RUN_FILE, self.staging, json_bytes(record.finished()))
         if self.mode is Mode.RENEWAL:
             current = self.stage.marker.read_bytes()
-            kept = self.folder / GENERATIONS_FOLDER / f"{fingerprint_of(current)}.json"
-            publish_bytes(kept, self.staging, current)
+            publish_bytes(self.stage.kept_marker(fingerprint_of(current)), self.staging, current)
         write = publish_bytes if self.mode is Mode.NEW else replace_bytes
         write(self.stage.marker, self.staging, json_bytes(marker))
         for name, data in (beside or {}).items():

@@ -18,7 +18,7 @@ from typing import Any
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.formats.json_schema import schema_fault
 from etl.stages.lease import TASKS, Lease
-from etl.stages.marker import TABLES_FOLDER, EntryTable, Generation, difference, fingerprint_of, kept_place
+from etl.stages.marker import FINGERPRINT, TABLES_FOLDER, EntryTable, Generation, difference, fingerprint_of
 from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
@@ -71,6 +71,10 @@ class Stage:
         """The file that says what an unfinished run was about to do."""
         return self.work / PLAN_FILE
 
+    def kept_marker(self, fingerprint: str) -> Place:
+        """Where an earlier marker of this fingerprint is kept."""
+        return self.folder / GENERATIONS_FOLDER / f"{fingerprint}.json"
+
     def read_marker(self) -> dict[str, Any]:
         """The marker of this finished stage.
 
@@ -92,9 +96,9 @@ class Stage:
 
         Raises UsageError if it was written by another version of ringslice, DataError if it was damaged.
         """
-        kept = kept_place(self.folder, fingerprint)
-        for place in (self.marker, kept):
-            if place is not None and place.exists():
+        is_name = FINGERPRINT.fullmatch(fingerprint) is not None  # what a manifest says may be anything
+        for place in (self.marker, *([self.kept_marker(fingerprint)] if is_name else ())):
+            if place.exists():
                 found = self._read(place)
                 if found.fingerprint == fingerprint:
                     return self._checked(place, found)
@@ -116,7 +120,7 @@ class Stage:
         kept, gone = [self.read_generation()], list[Generation]()
         for each in self.earlier_generations():
             (kept if is_kept(each) else gone).append(each)
-        markers = [self.folder / GENERATIONS_FOLDER / f"{each.fingerprint}.json" for each in gone]
+        markers = [self.kept_marker(each.fingerprint) for each in gone]
         named = {name for generation in kept for name in self._named_files(generation)}
         folders = (*self.file_folders, TABLES_FOLDER)
         files = (f"{below}/{info.base_name}" for below in folders for info in (self.folder / below).children())

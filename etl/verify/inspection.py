@@ -34,8 +34,9 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFile:
-    """A slice or a part: its file, its ``entry`` in the marker, and its rows, from ``first_row`` of ``rows_file`` on.
+    """A slice or a part: its file, what is recorded of it (``entry``), and its rows in ``rows_file``.
 
+    ``first_row`` is the first of these rows.
     ``root`` is that of the dataset, None if slices lie outside of one; ``remedy`` is what to do if the file is damaged.
     """
 
@@ -103,18 +104,16 @@ def open_record_file(uri: str) -> RecordFile:
 
 
 def _part(normalized: Stage, name: str) -> RecordFile:
-    current = normalized.read_generation()
-    generations = [current, *normalized.earlier_generations()]
-    entry = next((part for each in generations for part in each.entries if part["part"] == name), None)
-    if entry is None:
-        raise UsageError(f"{normalized.marker} has no part {name}")
+    rows_file = rows_place(normalized.folder, name)
+    if not rows_file.exists():
+        raise UsageError(f"{normalized.folder} has no part {name}")
     return RecordFile(
         kind="part",
         name=name,
         place=records_place(normalized.folder, name),
-        entry=entry,
-        classes=current.marker["classes"],
-        rows_file=rows_place(normalized.folder, name),
+        entry=parquet_tables.read_facts(rows_file),
+        classes=normalized.read_marker()["classes"],
+        rows_file=rows_file,
         root=normalized.folder.parent,
         remedy="run: ringslice normalize --overwrite",
     )
