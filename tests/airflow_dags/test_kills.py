@@ -42,7 +42,9 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     "kills",
     [
         (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
-        (("normalize", "supervisor"), ("shard", "command"), ("shard", "runner")),
+        pytest.param(
+            (("normalize", "supervisor"), ("shard", "command"), ("shard", "runner")), marks=pytest.mark.chaos
+        ),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )

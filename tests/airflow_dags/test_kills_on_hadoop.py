@@ -52,7 +52,9 @@ def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
     "kills",
     [
         (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
-        (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")),
+        pytest.param(
+            (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")), marks=pytest.mark.chaos
+        ),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )
@@ -76,6 +78,7 @@ def test_kills_in_the_dataset(
         assert set(applications(hadoop, place).values()) <= {"SUCCEEDED", "KILLED"}
 
 
+@pytest.mark.chaos
 def test_kills_in_training(
     scheduler: Scheduler, undisturbed: Dataset, *, hdfs: Place, hadoop: Cluster, run: str, tmp_path: Path
 ) -> None:
