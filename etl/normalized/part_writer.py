@@ -14,7 +14,7 @@ from etl.formats.records import frame
 from etl.images.result import Normalized, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import Origin, part_facts, read_images, records_place, rejects_places, rows_place
-from etl.raw.packs import TarWriter, list_place, pack_place
+from etl.raw.packs import NO_COPY, TarWriter, list_place, pack_place
 from etl.sources.base import Content
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
@@ -96,7 +96,7 @@ def normalize_pack(
     if rows_file.exists():
         return parquet_tables.read_facts(rows_file)
     tar_place, list_file = rejects_places(normalized, origin.part)
-    images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack))
+    images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack), NO_COPY)
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
         records = files.enter_context(publishing(records_place(normalized, origin.part), staging))

@@ -14,6 +14,7 @@ a table that the markers of ``raw`` and ``normalized`` name. The others are *liv
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -167,8 +168,16 @@ def part_facts(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any
 
 
 def read_rows(normalized: Place, part: str, columns: list[str]) -> pa.Table:
-    """The rows of a part, in its order."""
-    return parquet_tables.read_table(rows_place(normalized, part), columns)
+    """The rows of a part, in its order. Raises DataError if they are missing or damaged."""
+    return parquet_tables.read_table(rows_place(normalized, part), columns, restoring_part(normalized.parent))
+
+
+def restoring_part(root: Place) -> str:
+    """What to do if a part is missing or damaged."""
+    return (
+        f"put it back, or run: ringslice verify {root} --repair"
+        f" (if nothing was sharded yet: ringslice normalize {root} --overwrite, with the same options)"
+    )
 
 
 def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
@@ -177,15 +186,25 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
     Raises DataError if the records are not those of the rows.
     """
     place = records_place(normalized, part)
-    with place.open_stream() as stream:
+    with reading_part(place), place.open_stream() as stream:
         records = read_records(stream, str(place))
         for key, size, crc in zip(*(rows[name].to_pylist() for name in ("key", "size", "crc32c")), strict=True):
             record = next(records, None)
             if record is None or (record.size, record.crc32c) != (size, crc):
-                raise DataError(
-                    f"{place} does not contain the example {key} of its rows; normalize again with --overwrite"
-                )
+                raise DataError(f"{place} does not contain the example {key} of its rows")
             yield record
+
+
+@contextmanager
+def reading_part(place: Place) -> Iterator[None]:
+    """Add what to do to a DataError about the records of a part in ``place``; that they are missing is one, too."""
+    remedy = restoring_part(place.parent.parent.parent)
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing; {remedy}") from None
+    except DataError as error:
+        raise DataError(f"{error}; {remedy}") from None
 
 
 def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
@@ -224,7 +243,8 @@ def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, clas
         return entry
     rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
-        listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        remedy, place = restoring_part(normalized.parent), rejects_places(normalized, part["part"])[1]
+        listed = parquet_tables.read_table(place, ["key", "reason"], remedy)
         rejects = removed.filter(pack, listed)
     rows = live_rows(normalized, entry, removed, ["split", "label", "size"])
     return entry | {"live": part_facts(rows, rejects, classes)}
