@@ -118,9 +118,12 @@ class TableBuilder:
         self._waiting = []
 
 
-def read_table(place: Place, columns: list[str] | None = None) -> pa.Table:
-    """The table in this Parquet file. Raises DataError where it cannot be read as one, or has not these ``columns``."""
-    with reading(place) as source:
+def read_table(place: Place, columns: list[str] | None = None, remedy: str | None = None) -> pa.Table:
+    """The table in this Parquet file. Raises DataError if it cannot be read as one, or has not these ``columns``.
+
+    With the ``remedy`` for a file that a marker names, a missing one is a DataError, too, else FileNotFoundError.
+    """
+    with reading(place) if remedy is None else reading_recorded(place, remedy) as source:
         table = _read_whole(source, columns)
         _require_columns(columns, table.column_names)
         return table.select(columns) if columns else table
@@ -173,9 +176,12 @@ def read_facts(place: Place) -> dict[str, Any]:
         return _facts_in(pq.read_schema(source))
 
 
-def read_with_facts(place: Place) -> tuple[pa.Table, dict[str, Any]]:
-    """What `write_table` was given. Raises DataError where there is nothing of that kind."""
-    with reading(place) as source:
+def read_with_facts(place: Place, remedy: str | None = None) -> tuple[pa.Table, dict[str, Any]]:
+    """What `write_table` was given, with the ``remedy`` as for `read_table`.
+
+    Raises DataError where there is nothing of that kind.
+    """
+    with reading(place) if remedy is None else reading_recorded(place, remedy) as source:
         table = _read_whole(source)
         return table, _facts_in(table.schema)
 
@@ -208,3 +214,13 @@ def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterat
                 ) from None
             what = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
             raise DataError(f"{place} {fault}: {what}{remedy}") from None
+
+
+@contextmanager
+def reading_recorded(place: Place, remedy: str) -> Iterator[pa.NativeFile]:
+    """As `reading`, for a file that a marker names: if it is missing, that is a DataError, too."""
+    try:
+        with reading(place, remedy=f"; {remedy}") as source:
+            yield source
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing; {remedy}") from None

@@ -22,7 +22,7 @@ from etl.normalized.parts import (
     require_recorded,
     rows_place,
 )
-from etl.raw.packs import TarWriter, list_place, pack_place
+from etl.raw.packs import NO_COPY, TarWriter, list_place, pack_place
 from etl.sources.base import Content
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
@@ -104,8 +104,8 @@ def normalize_pack(
     if rows_file.exists():
         return parquet_tables.read_facts(rows_file)
     tar_place, list_file = rejects_places(normalized, origin.part)
+    images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack), NO_COPY)
     require_recorded(list_place(raw, origin.pack), origin.list_sha256)
-    images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack))
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
         records = files.enter_context(publishing(records_place(normalized, origin.part), staging))

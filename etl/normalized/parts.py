@@ -14,6 +14,7 @@ a table that the markers of ``raw`` and ``normalized`` name. The others are *liv
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -167,11 +168,15 @@ def part_facts(rows: pa.Table, rejects: pa.Table, classes: int) -> dict[str, Any
 
 
 def read_rows(normalized: Place, part: str, columns: list[str], sha256: str | None = None) -> pa.Table:
-    """The rows of a part, in its order. Raises DataError if the table has another SHA-256, if one is given."""
+    """The rows of a part, in its order.
+
+    Raises DataError if they are missing or damaged, or if ``sha256``, in hexadecimal, is not that of their table.
+    """
     place = rows_place(normalized, part)
+    rows = parquet_tables.read_table(place, columns, restoring_part(normalized.parent))
     if sha256 is not None:
         require_recorded(place, sha256)
-    return parquet_tables.read_table(place, columns)
+    return rows
 
 
 def require_recorded(place: Place, sha256: str) -> None:
@@ -183,21 +188,39 @@ def require_recorded(place: Place, sha256: str) -> None:
         )
 
 
+def restoring_part(root: Place) -> str:
+    """What to do if a part is missing or damaged."""
+    return (
+        f"put it back, or run: ringslice verify {root} --repair"
+        f" (if nothing was sharded yet: ringslice normalize {root} --overwrite, with the same options)"
+    )
+
+
 def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
     """The records of a part, in the order of its ``rows`` (columns key, size and crc32c).
 
     Raises DataError if the records are not those of the rows.
     """
     place = records_place(normalized, part)
-    with place.open_stream() as stream:
+    with reading_part(place), place.open_stream() as stream:
         records = read_records(stream, str(place))
         for key, size, crc in zip(*(rows[name].to_pylist() for name in ("key", "size", "crc32c")), strict=True):
             record = next(records, None)
             if record is None or (record.size, record.crc32c) != (size, crc):
-                raise DataError(
-                    f"{place} does not contain the example {key} of its rows; normalize again with --overwrite"
-                )
+                raise DataError(f"{place} does not contain the example {key} of its rows")
             yield record
+
+
+@contextmanager
+def reading_part(place: Place) -> Iterator[None]:
+    """Add what to do to a DataError about the records of a part in ``place``; that they are missing is one, too."""
+    remedy = restoring_part(place.parent.parent.parent)
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{place} is missing; {remedy}") from None
+    except DataError as error:
+        raise DataError(f"{error}; {remedy}") from None
 
 
 def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
@@ -236,7 +259,8 @@ def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, clas
         return entry
     rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
-        listed = parquet_tables.read_table(rejects_places(normalized, part["part"])[1], ["key", "reason"])
+        remedy, place = restoring_part(normalized.parent), rejects_places(normalized, part["part"])[1]
+        listed = parquet_tables.read_table(place, ["key", "reason"], remedy)
         rejects = removed.filter(pack, listed)
     rows = live_rows(normalized, entry, removed, ["split", "label", "size"])
     return entry | {"live": part_facts(rows, rejects, classes)}

@@ -29,6 +29,7 @@ from etl.threads import in_threads
 
 MAX_IMAGES = 10_000  # so that a mapper has no more rows than that in memory, and tiny images make more than one task
 REMOVED_FOLDER = "removed"
+NO_COPY = "put it back, or ingest again with --overwrite"  # if a file of raw is missing or damaged
 
 Mask = npt.NDArray[np.bool_]
 
@@ -249,7 +250,7 @@ class Removed:
         if recorded is None:
             return cls(schemas.REMOVED.empty_table())
         place, rows = root / "raw" / recorded["file"], recorded["rows"]
-        table = parquet_tables.read_table(place, ["pack", "key"])
+        table = parquet_tables.read_table(place, ["pack", "key"], NO_COPY)
         if table.num_rows != rows:
             raise DataError(f"{place} has {table.num_rows} rows, {rows} were written; ingest with --overwrite")
         return cls(table)

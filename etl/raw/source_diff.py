@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.packs import Removed, content_sha256, list_place
+from etl.raw.packs import NO_COPY, Removed, content_sha256, list_place
 from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
@@ -166,7 +166,7 @@ def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
     with Progress("ingest", len(packs), "lists of packs read", begins=False) as progress:
         for pack in packs:
             place = list_place(raw, pack["name"])
-            table = parquet_tables.read_table(place, _COLUMNS)
+            table = parquet_tables.read_table(place, _COLUMNS, NO_COPY)
             require(table.num_rows == pack["images"], f"{place} has {table.num_rows} rows, not {pack['images']}")
             tables.append(table.replace_schema_metadata(None))
             progress.advance()

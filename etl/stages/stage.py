@@ -19,7 +19,7 @@ from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.formats.json_schema import schema_fault
 from etl.stages.lease import TASKS, Lease
 from etl.stages.marker import FINGERPRINT, TABLES_FOLDER, EntryTable, Generation, difference, fingerprint_of
-from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, WORK_FOLDER
+from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, STAGE_FOLDERS, WORK_FOLDER
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
 
@@ -75,6 +75,15 @@ class Stage:
         """Where an earlier marker of this fingerprint is kept."""
         return self.folder / GENERATIONS_FOLDER / f"{fingerprint}.json"
 
+    @property
+    def command(self) -> str:
+        """The command that makes this stage, without its options."""
+        above = self.folder.parent
+        if self.name in ("ingest", "normalize"):
+            return f"ringslice {self.name} {'SOURCE ' if self.name == 'ingest' else ''}{above}"
+        root = above.parent if above.name in STAGE_FOLDERS else "ROOT"
+        return f"ringslice {self.name} {root} --name {self.folder.name}"
+
     def read_marker(self) -> dict[str, Any]:
         """The marker of this finished stage.
 
@@ -86,9 +95,7 @@ class Stage:
     def read_generation(self) -> Generation:
         """The current marker with its fingerprint. Raises as `read_marker` does."""
         if not self.marker.exists():
-            raise UsageError(
-                f"{self.folder} has no finished {self.name} (no {self.marker_name}); run: ringslice {self.name}"
-            )
+            raise UsageError(f"{self.folder} has no finished {self.name} (no {self.marker_name}); run: {self.command}")
         return self._checked(self.marker, self._read(self.marker))
 
     def find_generation(self, fingerprint: str) -> Generation | None:
@@ -138,9 +145,10 @@ class Stage:
 
     def _checked(self, place: Place, found: Generation) -> Generation:
         if found.marker.get("format") != self.format:
+            option = "" if self.name == "verify" else " --overwrite"
             raise UsageError(
                 f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r}; make it again"
-                f" with: ringslice {self.name} --overwrite (or use the ringslice that wrote it)"
+                f" with: {self.command}{option} (or use the ringslice that wrote it)"
             )
         if self.entries is not None:  # others have a checksum
             self.require_shape(found.marker, place)

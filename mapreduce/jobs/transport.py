@@ -28,7 +28,7 @@ import numpy.typing as npt
 from etl.errors import DataError
 from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
-from etl.normalized.parts import read_part, records_place
+from etl.normalized.parts import read_part, reading_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
@@ -227,20 +227,17 @@ class References(Transport):
         """Read the records at the places that are received."""
         with closing(LocalFiles()) as files:
 
-            def path(part: str) -> str:
-                return records_place(normalized, part).path
-
             def prefetch(reference: _Reference) -> None:
-                files.prefetch(path(reference.part), reference.offset, reference.size)
+                place = records_place(normalized, reference.part)
+                with reading_part(place):
+                    files.prefetch(place.path, reference.offset, reference.size)
 
             for each in read_ahead((_Reference(*json.loads(each)) for each in values), prefetch):
-                place = path(each.part)
-                record = open_record(files.read(place, each.offset, each.size), each.offset, place)
-                if record.crc32c != each.crc32c:
-                    raise DataError(
-                        f"{place} does not contain at offset {each.offset} the example of its row;"
-                        " normalize again with --overwrite"
-                    )
+                place = records_place(normalized, each.part)
+                with reading_part(place):
+                    record = open_record(files.read(place.path, each.offset, each.size), each.offset, place.path)
+                    if record.crc32c != each.crc32c:
+                        raise DataError(f"{place} does not contain at offset {each.offset} the example of its row")
                 yield record.data, each.part, bytes.fromhex(each.sha256)
 
 

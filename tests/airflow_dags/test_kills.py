@@ -42,9 +42,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     "kills",
     [
         (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
-        pytest.param(
-            (("normalize", "supervisor"), ("shard", "command"), ("shard", "runner")), marks=pytest.mark.chaos
-        ),
+        pytest.param((("normalize", "supervisor"), ("shard", "command"), ("shard", "runner")), marks=pytest.mark.chaos),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )

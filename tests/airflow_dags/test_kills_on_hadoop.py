@@ -52,9 +52,7 @@ def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
     "kills",
     [
         (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
-        pytest.param(
-            (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")), marks=pytest.mark.chaos
-        ),
+        pytest.param((("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")), marks=pytest.mark.chaos),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )

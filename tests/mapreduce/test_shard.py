@@ -11,11 +11,13 @@ import jsonschema
 import pyarrow.parquet as pq
 import pytest
 
+from etl.errors import DataError
 from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
+from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
 from tests.lib.commands import REPOSITORY, run, succeeded
@@ -97,6 +99,23 @@ def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:
     refused(Shard, 1, "--split asks for more examples than there are (60)", normalized, "--split", "train=rest,test=61")
     refused(Shard, 2, f"--remove {tmp_path}: no such file; give a text", normalized, "--remove", tmp_path)
     refused(Shard, 2, "contradict each other", normalized, "--group-by", "patient", "--split", "source")
+
+
+@pytest.mark.parametrize("file", ["parts/pack-00001.parquet", "parts/pack-00001.tfrecord"])
+def test_a_part_that_is_missing_or_damaged_is_named_with_what_to_do(normalized: Path, file: str) -> None:
+    path, remedy = normalized / "normalized" / file, f"; put it back, or run: ringslice verify {normalized} --repair"
+    path.write_bytes(path.read_bytes()[:-20])
+    refused(Shard, 1, remedy, normalized, "--workers", 2)
+    path.unlink()
+    refused(Shard, 1, f"{path} is missing{remedy}", normalized, "--workers", 2)
+
+
+def test_a_list_of_a_pack_that_is_missing_is_named(normalized: Path, make_tree: TreeMaker) -> None:
+    path = normalized / "raw/packs/pack-00000.parquet"
+    path.unlink()
+    refused(Normalize, 1, f"{path} is missing; put it back, or ingest again", normalized, *SMALL, "--overwrite")
+    with pytest.raises(DataError, match=r"pack-00000\.parquet is missing; put it back, or ingest again"):
+        ingest_here(make_tree({"a": 41, "b": 20}), normalized, pack_size="8KB")
 
 
 @pytest.mark.integration

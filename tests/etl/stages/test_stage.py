@@ -15,7 +15,7 @@ import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages import lease
-from etl.stages.layout import normalized_stage, raw_stage
+from etl.stages.layout import normalized_stage, raw_stage, slices_stage, slices_stage_in, verification_stage
 from etl.stages.lease import Owner
 from etl.stages.marker import EntryTable, difference, fingerprint_of
 from etl.stages.run import Mode, Run, RunRecord
@@ -334,3 +334,25 @@ def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any],
     for record, known in (({"finished": "2099-01-01", "seconds": 2.5}, True), (damaged, False)):
         (tmp_path / "stage/run.json").write_bytes(json_bytes(record))
         assert stage.read_run() == (record if known else {})
+
+
+@pytest.mark.parametrize(
+    ("make", "command", "option"),
+    [
+        (raw_stage, "ringslice ingest SOURCE {root}", " --overwrite"),
+        (normalized_stage, "ringslice normalize {root}", " --overwrite"),
+        (lambda root: slices_stage(root, "x"), "ringslice shard {root} --name x", " --overwrite"),
+        (lambda root: verification_stage(root, "x"), "ringslice verify {root} --name x", ""),
+        (lambda root: slices_stage_in(root / "x"), "ringslice shard ROOT --name x", " --overwrite"),
+    ],
+)
+def test_who_misses_a_stage_reads_the_command_that_makes_it(
+    make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path
+) -> None:
+    stage, command = make(open_place(str(tmp_path))), command.format(root=tmp_path)
+    with pytest.raises(UsageError, match=rf"has no finished {stage.name} .*; run: {command}$"):
+        stage.read_marker()
+    stage.folder.make_folder()
+    Path(stage.marker.path).write_text('{"format": "ringslice.x/0"}')
+    with pytest.raises(UsageError, match=rf"; make it again with: {command}{option} \(or use"):
+        stage.read_marker()
