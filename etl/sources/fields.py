@@ -37,7 +37,7 @@ _ADDED_BY_TOOLS = frozenset(
     | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
 _RECOVERED = re.compile(r"found\.\d{3}")  # by chkdsk
-_DELETED = re.compile(r"(?i)(^|/)recycle[rd]/(s-1-|d[a-z]\d+\.|info2?$|desktop\.ini$)")  # in the bins of Windows to XP
+_DELETED = re.compile(r"(^|/)(RECYCLE|Recycle)[RDrd]/(S-1-|D[A-Za-z]\d+\.|INFO2?$)")  # in bins of Windows up to XP
 _NTFS_STREAMS = (":encryptable", ":zone.identifier")  # that were copied as files: Thumbs.db:encryptable
 
 SPLITS_BY_WORD = {
