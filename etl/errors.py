@@ -3,9 +3,11 @@
 Status 0 done, 1 the data falls short, 2 wrong use, 3 the environment fails, 130 interrupted.
 """
 
+import codecs
 import errno
 import fcntl
 import io
+import json
 import os
 import signal
 import sys
@@ -180,6 +182,12 @@ def _raise_swallowed_again(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Handler of an output's encoding for what it lacks: escaped as in JSON, so that JSON remains JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
 def run_reporting(main: Callable[[], int]) -> int:
     """Run ``main`` and return its exit status; a failure becomes one line on standard error and its status.
 
@@ -197,9 +205,10 @@ def run_reporting(main: Callable[[], int]) -> int:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell may have had us ignore it
         signal.signal(signal.SIGINT, interrupt)
     _open_closed_streams()
+    codecs.register_error("ringslice", _escape)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of classes may have what the output's encoding lacks
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="ringslice")
     try:
         unblock_interrupts()
         tie_to_parent()

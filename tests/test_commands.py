@@ -40,6 +40,7 @@ def test_help_has_an_example(command: str) -> None:
         (("shard", "ROOT", "--workers", "0"), 2, "0 is not in the range"),
         (("verify", "ROOT"), 2, "has no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
+        (("verify", "ROOT", "--name", "a\nb"), 2, "not a plain folder name"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
         (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),
         (("prune", "ROOT", "--keep", "1", "--run-prefix", "x"), 2, "--run-prefix 'x' is for --keep-runs N"),

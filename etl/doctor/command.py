@@ -140,10 +140,8 @@ def _resource_manager(context: Context) -> str:
     try:
         facts = manager.information()
         version, state = facts["hadoopVersion"], facts["state"].lower()
-    except (ValueError, LookupError, TypeError):
-        raise EnvironmentFailure(
-            f"{manager} is not a ResourceManager; correct yarn.resourcemanager.webapp.address of yarn-site.xml"
-        ) from None
+    except (LookupError, TypeError):
+        raise manager.refusal() from None
     if state != "started":
         raise EnvironmentFailure(f"{manager} is {state}; start it, or look at its log")
     return f"{manager}, Hadoop {version}, {state}"

@@ -150,11 +150,23 @@ class ResourceManager:
     def _ask_master(self, application: str, path: str) -> dict[str, Any]:
         try:
             return self._get(f"/proxy/{application}/ws/v1/mapreduce/{path}")
-        except (EnvironmentFailure, ValueError):  # not there yet, or gone: then the answer is a page for people
+        except EnvironmentFailure:  # not there yet, or gone: then the answer is a page for people
             return {}
 
     def _get(self, path: str) -> dict[str, Any]:
-        return json.loads(self._request(path))
+        try:
+            found = json.loads(self._request(path))
+        except ValueError:
+            raise self.refusal() from None
+        if not isinstance(found, dict):
+            raise self.refusal()
+        return found
+
+    def refusal(self) -> EnvironmentFailure:
+        """The error for an address that answers, and not as a ResourceManager does."""
+        return EnvironmentFailure(
+            f"{self} is not a ResourceManager; correct yarn.resourcemanager.webapp.address of yarn-site.xml"
+        )
 
     def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
         reason = ""

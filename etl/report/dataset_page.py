@@ -1,11 +1,9 @@
 """Write the page of a set of slices: gather what its template shows, by the template's names."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
-
-import numpy as np
-import pyarrow.compute as pc
 
 from etl import __version__
 from etl.formats import parquet_tables
@@ -102,24 +100,33 @@ def read_verified(stage: Stage, slices: str, classes: Sequence[str]) -> Facts:
 
 def _contents(place: Place, classes: Sequence[str]) -> list[Facts]:
     """The contents to show, those in several splits first: ``examples`` are the first (key, class, split) of each."""
-    table = parquet_tables.read_table(place, ["sha256", "label", "split"])
-    counts = [("label", "count"), ("split", "count_distinct"), ("label", "count_distinct")]
-    contents = table.group_by("sha256", use_threads=False).aggregate(counts)
-    order = np.argsort(contents["split_count_distinct"].to_numpy() == 1, kind="stable")[:SHOWN_CONTENTS]
-    shown, examples = contents.take(order), defaultdict(list)
-    for group in parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"]):
-        for row in group.filter(pc.is_in(group["sha256"], value_set=shown["sha256"].combine_chunks())).to_pylist():
-            examples[row["sha256"]].append((row["key"], classes[row["label"]], row["split"]))
-    return [
-        {
-            "sha256": content["sha256"].hex(),
-            "examples": examples[content["sha256"]][:SHOWN_KEYS],
-            "number": content["label_count"],
-            "across_splits": content["split_count_distinct"] > 1,
-            "across_classes": content["label_count_distinct"] > 1,
+    across, others = list[Facts](), list[Facts]()
+    for content in _each_content(place, classes):
+        alike = across if content["across_splits"] else others
+        alike += [content] if len(alike) < SHOWN_CONTENTS else []
+        if len(across) == SHOWN_CONTENTS:
+            break
+    return (across + others)[:SHOWN_CONTENTS]
+
+
+def _each_content(place: Place, classes: Sequence[str]) -> Iterator[Facts]:
+    """The contents in the table of duplicates, which is sorted by them; one row group is in memory at once."""
+    groups = parquet_tables.iterate_groups(place, ["sha256", "key", "label", "split"])
+    rows = (row for group in groups for row in group.to_pylist())
+    for sha256, copies in groupby(rows, itemgetter("sha256")):
+        examples, splits, labels, number = list[tuple[str, str, str]](), set[str](), set[int](), 0
+        for number, row in enumerate(copies, start=1):
+            splits.add(row["split"])
+            labels.add(row["label"])
+            if number <= SHOWN_KEYS:
+                examples.append((row["key"], classes[row["label"]], row["split"]))
+        yield {
+            "sha256": sha256.hex(),
+            "examples": examples,
+            "number": number,
+            "across_splits": len(splits) > 1,
+            "across_classes": len(labels) > 1,
         }
-        for content in shown.to_pylist()
-    ]
 
 
 def _total(manifest: Mapping[str, Any], what: str) -> int:

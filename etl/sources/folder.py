@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pyarrow import fs
 
-from etl.errors import UsageError
+from etl.errors import UsageError, require_utf8
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, SourceOptions, change_error
 from etl.sources.fields import (
     LIST_NAMES,
@@ -19,6 +19,8 @@ from etl.sources.fields import (
 )
 from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES
 from etl.storage.place import READ_BUFFER_BYTES, Place
+
+MAX_DEPTH = 256  # of folders; each needs a frame of Python's stack
 
 
 class FolderSource(Source):
@@ -184,8 +186,11 @@ def walk(
     """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
 
     Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
-    UsageError for a circle, for a link to nothing, and for a link that leads out of the source of ``links``.
+    UsageError for a circle, for a link to nothing, for a link that leads out of the source of ``links``, and for more
+    than `MAX_DEPTH` folders within each other.
     """
+    if len(above) > MAX_DEPTH:
+        raise UsageError(f"{prefix[:MAX_DEPTH]}... is more than {MAX_DEPTH} folders deep. Move what is in it up")
     real_path = folder.real_path
     if real_path in above:
         raise UsageError(f"{folder} is a link back to a folder that it lies in; remove it")
@@ -193,7 +198,9 @@ def walk(
     for name in folder.filesystem.links(folder.path):
         if not is_visible(f"{prefix}{name}"):
             hidden.add(name)
-        elif not (folder / name).exists():
+            continue
+        require_utf8(f"the name of a link in {folder}", name)
+        if not (folder / name).exists():
             raise UsageError(f"{folder / name} is a link to nothing; remove it, or put back what it led to")
         elif links:
             links.check(folder / name)

@@ -100,4 +100,4 @@ def erasure_stage(root: Place) -> Stage:
 
 def is_folder_name(name: str) -> bool:
     """Whether people may call slices or runs so: one folder, neither hidden nor one of our own."""
-    return bool(name) and not name.startswith((".", "_")) and "/" not in name
+    return bool(name) and name.isprintable() and not name.startswith((".", "_")) and "/" not in name

@@ -30,6 +30,7 @@ BATCH_ROWS = 4096  # that are Python objects at once
 
 Entry = Mapping[str, Any]
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+MAX_SHOWN_CHARS = 200  # of a value in a message
 
 
 class Entries:
@@ -191,12 +192,17 @@ def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
         if key == "config" and isinstance(theirs, dict):
             there, asked = _flat(theirs), _flat(ours)
             return ", ".join(
-                f"{name} {there.get(name)} there, {asked.get(name)} asked"
+                f"{name} {_short(there.get(name))} there, {_short(asked.get(name))} asked"
                 for name in asked | there
                 if there.get(name) != asked.get(name)
             )
         return "made from other input" if key == "input" else f"{key} {theirs!r} there, {ours!r} asked"
     return ""
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

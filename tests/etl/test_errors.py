@@ -1,6 +1,8 @@
 """Errors of the system that end a command in one line."""
 
 import errno
+import io
+import json
 import os
 import signal
 import sys
@@ -61,3 +63,16 @@ def test_an_interrupt_that_python_ignores_comes_again(monkeypatch: pytest.Monkey
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_json_is_json_on_an_output_that_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, written = {"caf\xe9 \U0001f600": 1}, io.BytesIO()
+
+    def show() -> int:
+        print(json.dumps(names, ensure_ascii=False), flush=True)
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+        run_reporting(show)
+        assert json.loads(written.getvalue()) == names

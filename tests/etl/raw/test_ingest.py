@@ -293,6 +293,8 @@ def add_classes(source: Path, *names: str) -> None:
             r"a/x\.tar\.gz is not an image; give a folder of arch",
         ),
         (lambda source: (source / "a/x\x1b[31m.png").write_bytes(b"x"), "cannot be a key, because it has control"),
+        (lambda source: os.symlink("x", os.fsencode(source) + b"/a/\xff.png"), r"a link in .*/a is not UTF-8: b'\\xff"),
+        (lambda source: (source / "a" / ("d/" * 300)).mkdir(parents=True), "more than 256 folders deep"),
         (lambda source: (source / "a/lost.jpg").symlink_to(source / "absent"), r"a/lost\.jpg is a link to nothing"),
         (lambda source: Path(os.fsdecode(os.fsencode(source) + b"/a/\xff.png")).touch(), "is not UTF-8; rename it"),
         (put_into_one_folder, "lie in folders below 'photos', which would be their only class; give .*/photos, or"),

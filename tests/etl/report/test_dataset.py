@@ -279,6 +279,24 @@ def test_what_was_verified_may_be_other_slices(is_changed: bool, state: str, cop
     assert (found["state"], len(found["contents"])) == (state, 0 if is_changed else SHOWN_CONTENTS)
 
 
+def test_no_more_duplicates_are_read_than_are_shown(copied_root: Path) -> None:
+    """Those in several splits are shown first; what comes after enough of them is damaged."""
+    verified(copied_root)
+    place = copied_root / "verified/default/duplicates.parquet"
+    shas = np.repeat(np.arange(60), 2).tolist()
+    rows = [
+        {"sha256": sha.to_bytes(32, "big"), "key": f"{number}", "label": 0, "split": "test" if number % 2 else "train"}
+        for number, sha in enumerate(shas)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), place, row_group_size=7)
+    first = pq.ParquetFile(place).metadata.row_group(9).column(0).data_page_offset
+    place.write_bytes(place.read_bytes()[:first] + bytes(64) + place.read_bytes()[first + 64 :])
+    root = open_place(str(copied_root))
+    slices = slices_stage(root, "default").fingerprint()
+    found = read_verified(verification_stage(root, "default"), slices, ["a", "b", "c"])["contents"]
+    assert [(each["number"], each["across_splits"]) for each in found] == [(2, True)] * SHOWN_CONTENTS
+
+
 def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path) -> None:
     shutil.rmtree(copied_root / "normalized")
     for path in copied_root.rglob("slices/**/*.tfrecord"):

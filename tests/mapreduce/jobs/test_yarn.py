@@ -1,13 +1,14 @@
 """Messages, memory and numbers of tasks of YARN jobs, from texts as Hadoop 3.4 writes them."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from etl.errors import DEBUG_VARIABLE, DataError, EnvironmentFailure
-from etl.hadoop.yarn_api import FailedAttempt
+from etl.hadoop.yarn_api import FailedAttempt, ResourceManager
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from mapreduce.jobs.stage_job import worthwhile_tasks
 from mapreduce.jobs.yarn import YarnJob, cause_of, cause_of_output, memory_properties
@@ -99,3 +100,12 @@ def test_a_task_is_worth_its_jvm() -> None:
     assert worthwhile_tasks(0, 1) == 1
     assert worthwhile_tasks(10 << 30, 100_000) == 165
     assert worthwhile_tasks(40_000_000, 70_000) == 4
+
+
+@pytest.mark.parametrize("answer", ["<html>", "[]"])
+def test_what_answers_may_be_no_resource_manager(answer: str, tmp_path: Path) -> None:
+    page = tmp_path / "ws/v1/cluster/info"
+    page.parent.mkdir(parents=True)
+    page.write_text(answer)
+    with pytest.raises(EnvironmentFailure, match="is not a ResourceManager; correct yarn"):
+        ResourceManager([tmp_path.as_uri()]).information()
