@@ -110,6 +110,12 @@ def test_hosts_that_ssh_does_not_reach_are_named() -> None:
     assert shown_of(HOROVODRUN, NO_SSH) == (3, line)
 
 
+@pytest.mark.integration
+def test_a_host_that_does_not_exist_is_one_line() -> None:
+    result = ringslice("train", "ROOT", "--hosts", "localhost:1,nowhere.invalid:1")
+    failed(result, 3, "--hosts: nowhere.invalid (ssh: Could not resolve hostname")
+
+
 def test_lines_of_torchrun_are_kept_off() -> None:
     """But not a traceback of a rank."""
     lines = "".join(TORCH_LINES.splitlines(keepends=True)[:3])
