@@ -24,6 +24,8 @@ from train.evaluation.trained import find_trained
 from train.runs.folder import find_dataset
 
 CLASSES = [*"abcde"]
+EXAMPLES = 600
+SEEDS = range(10)
 
 
 def test_p_values_are_those_of_scipy() -> None:
@@ -35,6 +37,32 @@ def test_p_values_are_those_of_scipy() -> None:
             else:
                 expected = chi2.sf(max(0, abs(first - second) - 1) ** 2 / pairs, 1)
             assert mcnemar(first, second) == pytest.approx(expected, rel=1e-9), (first, second)
+
+
+def answers(labels: np.ndarray, accuracy: float, generator: np.random.Generator) -> Answers:
+    """Of a model that is right on an example with this probability, whichever it is."""
+    wrong = (labels + generator.integers(1, len(CLASSES), len(labels))) % len(CLASSES)
+    predicted = np.where(generator.random(len(labels)) < accuracy, labels, wrong)
+    return Answers(np.array([b"%06d" % number for number in range(len(labels))], object), labels, predicted)
+
+
+def is_promoted(candidate: Answers, champion: Answers) -> bool:
+    return decide(Rules(max_class_drop=1), candidate.accuracy, compare(candidate, champion, CLASSES))[0]
+
+
+def test_ten_pairs_whose_order_is_known() -> None:
+    """The better one is promoted, the worse one never, also if chance has it ahead on these examples."""
+    is_ahead = 0
+    for seed in SEEDS:
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, len(CLASSES), EXAMPLES)
+        worse, better = answers(labels, 0.85, generator), answers(labels, 0.95, generator)
+        assert is_promoted(better, worse) and not is_promoted(worse, better), seed
+        slightly_worse = answers(labels, 0.945, generator)
+        assert not is_promoted(slightly_worse, better), seed
+        is_ahead += slightly_worse.accuracy > better.accuracy
+        assert not is_promoted(better, better)
+    assert is_ahead > 0  # accuracy alone would have promoted a worse one
 
 
 def comparison(first: int, second: int, drop: float = 0) -> Comparison:
