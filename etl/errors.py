@@ -185,7 +185,7 @@ def _raise_swallowed_again(unraisable: "sys.UnraisableHookArgs") -> None:
 def _escape(error: UnicodeError) -> tuple[str, int]:
     """Handler of an output's encoding for what it lacks: escaped as in JSON, so that JSON remains JSON."""
     assert isinstance(error, UnicodeEncodeError)
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+    return json.dumps(error.object[error.start : error.end], allow_nan=False)[1:-1], error.end
 
 
 def run_reporting(main: Callable[[], int]) -> int:

@@ -108,7 +108,8 @@ def cases(draw: st.DrawFn, least_images: int = 0, least_slices: int = 1) -> Case
     most = draw(st.sampled_from([each for each in (1, 5, 60, 5000) if each >= least_images]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     weights = random.pareto(draw(st.sampled_from([0.3, 1.0, 100.0])), classes) + 1e-9
-    labels = random.choice(classes, size=draw(st.integers(least_images, most)), p=weights / weights.sum()).astype(np.int64)
+    size = draw(st.integers(least_images, most))
+    labels = random.choice(classes, size=size, p=weights / weights.sum()).astype(np.int64)
     own = random.integers(0, 3, len(labels))
     cuts = tuple(sorted(random.integers(0, len(labels) + 1, draw(st.integers(0, 4))).tolist()))
     workers = draw(st.sampled_from([1, 2, 4, 6, 8]))
