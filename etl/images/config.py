@@ -17,10 +17,6 @@ COLORS = ("rgb", "gray")
 SUBSAMPLINGS = (420, 444)
 MAX_FLOATS = {"float16": 65_504.0, "float32": (2 - 2**-23) * 2.0**127}  # IEEE 754, binary16 and binary32
 WHITE = (255, 255, 255)
-_FORMATS_OF_OPTIONS = {
-    **dict.fromkeys(("quality", "subsampling"), (JPEG,)),
-    **dict.fromkeys(("subtract", "divide_by"), tuple(FLOATS)),
-}
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 64 << 20, 1 << 50
 # as measured: of what Pillow decodes its 4 and our 3, and what resizing takes; WebP, AVIF and JPEG 2000 take 20
 _MEMORY_OF_A_PIXEL, _MIN_DEFAULT_MEMORY_BYTES = 8, 800_000_000
@@ -125,10 +121,6 @@ class NormalizeConfig:
     def __post_init__(self) -> None:
         if self.pass_through and self.format not in (JPEG, PNG):
             raise UsageError(f"--pass-through with --format {self.format}: give jpeg or png, which files can be")
-        for name, formats in _FORMATS_OF_OPTIONS.items():
-            if self.format not in formats and getattr(self, name) != getattr(type(self), name):
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} is for --format {' and '.join(formats)}, not {self.format}; leave it out")
         for flag, numbers in (("--subtract", self.subtract), ("--divide-by", self.divide_by)):
             if len(numbers) not in (1, self.channels):
                 raise UsageError(f"{flag} has {len(numbers)} numbers; give one, or one for each of {self.channels}")
