@@ -26,7 +26,7 @@ HOME = Path(os.environ.get("RINGSLICE_HOME") or Path(__file__).resolve().parent.
 DATA = os.environ.get("RINGSLICE_DATA") or f"{HOME}/data"
 STOP_TIMEOUT_S = 50  # for a command whose task timed out; then it is killed
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-ERRORS, BUSY = ("ringslice: error: ", "ringslice: interrupted"), "is locked by"
+ERROR, INTERRUPTED, BUSY = "ringslice: error: ", "ringslice: interrupted", "is locked by"
 END = "$(?!\\n)"  # $ alone allows a line feed at the end
 LINE = f"^[^\\x00-\\x1f]+{END}"
 FOLDER_NAME = f"^[^-._/\\x00-\\x1f][^/\\x00-\\x1f]{{0,199}}{END}"
@@ -156,5 +156,6 @@ class RingsliceOperator(BaseOperator):
 
     def _log_lines(self, lines: IO[str], errors: list[str]) -> None:
         for line in map(str.rstrip, lines):
-            errors += [line.removeprefix("ringslice: ").removeprefix("error: ")] * line.startswith(ERRORS)
-            (self.log.error if line.startswith(ERRORS) else self.log.info)("%s", line)
+            is_error = line.startswith(ERROR if errors else (ERROR, INTERRUPTED))  # an interruption is not the cause
+            errors += [line.removeprefix("ringslice: ").removeprefix("error: ")] * is_error
+            (self.log.error if is_error else self.log.info)("%s", line)

@@ -121,7 +121,9 @@ def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
             log(stage.name, f"{stage.folder}: no reject became good, or has another reason")
             run.abandon()
             return True
-        run.commit(_new_marker(run, identity, parent, known, entries), tasks.record)
+        marker = _new_marker(run, identity, parent, known, entries)
+        raw_stage(root).require_generation(known["input"])
+        run.commit(marker, tasks.record)
     return False
 
 

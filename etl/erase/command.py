@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from etl.erase.images import Found, find_images, has_parts, repack
+from etl.erase.images import Found, find_examples, find_images, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import record_generations, record_images
 from etl.partition.config import ShardConfig
@@ -58,7 +58,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
         done = _erase(root, found, run, run_job)
-        left = find_images(root, keys).examples  # a run of shard may have ended meanwhile; none can commit from now on
+        left = find_examples(root, found.contents)  # a run of shard may have ended meanwhile; none can commit from now on
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")

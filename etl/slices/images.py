@@ -74,7 +74,6 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
         groups = pa.nulls(len(rows), pa.string())
         if column is not None:
             groups = pc.map_lookup(rows["columns"], pa.scalar(column), "first")
-            groups = pc.if_else(pc.equal(groups, ""), pa.scalar(None, pa.string()), groups)  # "" is no value in a CSV
             names.update(*(chunk.keys.unique().to_pylist() for chunk in rows["columns"].chunks))
         tables.append(rows.drop_columns("columns").append_column("group", groups))
     table = pa.concat_tables(tables)

@@ -114,7 +114,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     except GroupConflict as conflict:
         file = (root / "slices").make_folder() / f"{values['name']}.conflicts.txt"
         keys = "".join(f"{key}\n" for key in [*conflict.keys, *(listed or ())])
-        replace_bytes(file, file.parent, keys.encode())
+        replace_bytes(file, file.parent, keys.encode("utf-8-sig" if keys.startswith("\ufeff") else "utf-8"))
         raise GroupConflict(f"{conflict} {file}", conflict.keys) from None
     if listed:
         _report_unknown(listed, values["remove"], parent, plan.assignment)

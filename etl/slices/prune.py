@@ -280,6 +280,8 @@ class _Pruner:
                     places = find(stage)
                     freed += self._free(size for place in places for size in _sizes(place))
                     if run is not None:
+                        if find is _all_files:
+                            run.begin_discard()
                         run.delete(places)
                         if find is _all_files:
                             stage.folder.delete()

@@ -82,12 +82,14 @@ def read_lines(place: Place, option: str, what: str) -> list[str]:
 
     Raises UsageError if it is not a file in UTF-8; ``what`` is what a line should have.
     """
-    if place.info().type != fs.FileType.File:
-        raise UsageError(f"{option} {place}: no such file; give a text file with {what} on each line")
+    kind, remedy = place.info().type, f"give a text file with {what} on each line"
+    if kind != fs.FileType.File:
+        wrong = "no such file" if kind == fs.FileType.NotFound else "is not a file"
+        raise UsageError(f"{option} {place}: {wrong}; {remedy}")
     try:
         return [line.rstrip("\r") for line in place.read_bytes().decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {place} is not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise UsageError(f"{option} {place} is not UTF-8 ({error.reason} at byte {error.start}); {remedy}") from None
 
 
 def read_classes(place: Place) -> tuple[str, ...]:

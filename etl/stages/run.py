@@ -119,39 +119,38 @@ class Run:
     def prepare(self, plan: dict[str, Any], *, can_resume: bool) -> None:
         """Resume the unfinished run of this plan if there is one; else delete what is there, and write the plan."""
         planned = self.stage.plan.read_json() if self.stage.plan.exists() else None
-        self.is_resumed = planned == plan and can_resume and not self._discard.exists()
+        self.is_resumed = planned == plan and can_resume and not self.stage.discard.exists()
         if self.is_resumed:
             return
         self._clear()
         if self.mode is Mode.RENEWAL:
             self.delete(self.stage.find_obsolete(lambda _: True)[1])
         publish_bytes(self.stage.plan, self.staging, json_bytes(plan))
-        self.delete([self._discard])
+        self.delete([self.stage.discard])
 
-    @property
-    def _discard(self) -> Place:
-        """While this file is there, all that lies in the folder is to be deleted."""
-        return self.work / "discard"
+    def begin_discard(self) -> None:
+        """All that lies in the folder is to be deleted, also if this run is killed."""
+        if not self.stage.discard.exists():
+            publish_bytes(self.stage.discard, self.staging, b"")
 
     def _clear(self) -> None:
-        """Empty the work folder but for leases and `_discard`; without a marker that stays, the whole folder.
+        """Empty the work folder but for leases and `Stage.discard`; without a marker that stays, the whole folder.
 
         A run that is killed in here is begun afresh by the next one.
         """
         if self.mode is Mode.NEW:
-            if not self._discard.exists():
-                publish_bytes(self._discard, self.staging, b"")
+            self.begin_discard()
             withdraw(self.stage.marker, self.staging)  # before anything that it names
             self.folder.filesystem.sync_folder(self.folder.path)
             names = [info.base_name for info in self.folder.children()]
             self.delete(self.folder / name for name in names if name != WORK_FOLDER)
-        names = [name for name in self.lease.names_to_delete() if name != self._discard.name]
+        names = [name for name in self.lease.names_to_delete() if name != self.stage.discard.name]
         self.delete([self.stage.plan, *(self.work / name for name in names)])  # the plan first: nothing is resumed
 
     def discard_unfinished(self) -> None:
         """Delete the work of a run that did not finish, and without a marker all that it published."""
         self._clear()
-        self.delete([self._discard])
+        self.delete([self.stage.discard])
 
     def delete(self, places: Iterable[Place]) -> None:
         """Delete files and folders, in this order.

@@ -71,6 +71,11 @@ class Stage:
         """The file that says what an unfinished run was about to do."""
         return self.work / PLAN_FILE
 
+    @property
+    def discard(self) -> Place:
+        """While this file is there, all that lies in the folder is to be deleted."""
+        return self.work / "discard"
+
     def kept_marker(self, fingerprint: str) -> Place:
         """Where an earlier marker of this fingerprint is kept."""
         return self.folder / GENERATIONS_FOLDER / f"{fingerprint}.json"
@@ -278,14 +283,15 @@ class Stage:
         """
         with self._take_lease(Mode.REWRITE) as run:
             yield run
-            if not self.plan.exists():
+            if not (self.plan.exists() or self.discard.exists()):
                 run.abandon()
 
     def _refuse_foreign_files(self) -> None:
         has_files = any(info.base_name != WORK_FOLDER for info in self.folder.children())
         if has_files and not self.work.children() and not self.marker.exists():  # a run may just have ended
             raise UsageError(
-                f"{self.folder} has files but neither {self.marker_name} nor a plan; choose another place or remove it"
+                f"{self.folder} has files but neither {self.marker_name} nor a plan; choose another place, or move"
+                " them away"
             )
 
 
