@@ -1,7 +1,6 @@
 """Airflow's operator for the commands of ringslice, and what its DAGs share. Imports airflow and the standard library.
 
-The commands run in the project's own environment (`make install`), which need not be Airflow's. The project is the
-repository that this file lies in; if the file was copied, `RINGSLICE_HOME` names it.
+The commands run in the environment (`make install`) of the repository that this file lies in, or of `RINGSLICE_HOME`.
 """
 
 import ctypes

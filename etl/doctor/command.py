@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import metadata
 
 from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_checks, run_python
-from etl.errors import EnvironmentFailure
+from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import (
     SITE_FILES,
     SITE_VARIABLES,
@@ -23,13 +23,21 @@ from etl.hadoop.site_config import (
     streaming_jar,
 )
 from etl.hadoop.yarn_api import ResourceManager
-from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE, default_filesystem
+from etl.storage.hdfs_settings import (
+    DEFAULT_PORT,
+    DRIVER_VARIABLE,
+    LIBHDFS,
+    NATIVE,
+    default_filesystem,
+    split_authority,
+)
 from etl.storage.place import open_place
 
 PACKAGES = ("ringslice", "pyarrow", "mrjob", "hdfs-native", "numpy", "pillow")
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 IMPORT_TIMEOUT_S = 90.0  # TensorFlow from a cold disk
 GPU_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 5.0
 PROBE_TIMEOUT_S = 60.0
 REMOVE_TIMEOUT_S = 10.0
 
@@ -59,21 +67,21 @@ def _checks(context: Context) -> Iterator[Check]:
     """
     built = dict[str, bool]()
     has_site = any(os.environ.get(name) for name in SITE_VARIABLES)
-    needs_java = has_site or (context.uri.lower().startswith("hdfs:") and context.settings.driver == LIBHDFS)
+    is_on_hdfs = context.uri.lower().startswith("hdfs:")
+    needs_java = has_site or (is_on_hdfs and context.settings.driver == LIBHDFS)
     yield "python", "version", lambda: f"{sys.version.split()[0]} ({sys.executable})"
     yield "python", "packages", _packages
     yield "hadoop", "configuration", _configuration
     yield "hadoop", "Java", lambda: _or_skipped(lambda: str(java_home()), needs_java)
     yield "hadoop", "hadoop program", lambda: _or_skipped(hadoop_command, has_site)
-    yield "storage", "files", lambda: _files(context)
+    if is_on_hdfs:
+        yield "storage", "NameNode", lambda: _namenode(context)
+    if not is_on_hdfs or context.states.get("NameNode") in (OK, WARNING):
+        yield "storage", "files", lambda: _files(context)
     yield "yarn", "ResourceManager", lambda: _resource_manager(context)
     if context.states.get("ResourceManager") in (OK, WARNING):
         yield "yarn", "nodes", _nodes
-        yield (
-            "yarn",
-            "queues",
-            lambda: _queues(context.queue),
-        )
+        yield "yarn", "queues", lambda: _queues(context.queue)
     yield "yarn", "streaming jar", lambda: _or_skipped(lambda: str(streaming_jar()), has_site)
     if context.python_bin is not None:
         yield "tasks", "imports", lambda: _imports(str(context.python_bin))
@@ -116,6 +124,35 @@ def _configuration() -> str:
     if not default:
         raise Skipped(f"{text}: hdfs:/// and -r hadoop need it", WARNING)
     return text
+
+
+def _namenode(context: Context) -> str:
+    answers, silent = [], []
+    for address in _namenodes(context.uri):
+        host, port = split_authority(address)
+        try:
+            socket.create_connection((host.strip("[]"), int(port or DEFAULT_PORT)), CONNECT_TIMEOUT_S).close()
+            answers.append(f"{address} answers")
+        except OSError as error:
+            reason = (explain(error) or (0, str(error)))[1].partition(":")[0]
+            silent.append(f"{address} does not answer ({reason})")
+    if not answers:
+        raise EnvironmentFailure(
+            f"{'; '.join(silent)}: check the address (fs.defaultFS of core-site.xml), that HDFS is up, and that"
+            " no firewall is between"
+        )
+    if silent:
+        raise Skipped(f"{'; '.join([*answers, *silent])}: look after that one", WARNING)
+    return "; ".join(answers)
+
+
+def _namenodes(uri: str) -> list[str]:
+    """The addresses of the place's NameNodes: those of a nameservice by the site's configuration, else its own."""
+    authority = open_place(uri).uri.removeprefix("hdfs://").partition("/")[0]
+    site = site_configuration()
+    nodes = site.get(f"dfs.ha.namenodes.{authority}", "").split(",")
+    keys = [f"dfs.namenode.rpc-address.{authority}.{name.strip()}" for name in nodes]
+    return [site[key] for key in keys if key in site] or [authority]
 
 
 def _files(context: Context) -> str:

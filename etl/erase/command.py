@@ -58,7 +58,8 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
         done = _erase(root, found, run, run_job)
-        left = find_examples(root, found.contents)  # a run of shard may have ended meanwhile; none can commit from now on
+        # a run of shard may have ended meanwhile; none can commit from now on
+        left = find_examples(root, found.contents)
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")

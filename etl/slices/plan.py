@@ -159,7 +159,7 @@ def plan_slices(
     _refuse_other_groups(values["group_by"], parent)
     config = ShardConfig(
         **{name: values[name] for name in OPTIONS},
-        split=_resolve_request(values["split"], normalized, values["group_by"]),
+        split=_resolve_request(values["split"], normalized, values["group_by"], is_new=True),
         slices={},
         splits_from=parent.fingerprint if parent else None,
         removed_keys=list_sha256(listed) if listed is not None else None,
@@ -201,14 +201,17 @@ def assign_rows(
 
 
 def _resolve_request(
-    asked: SplitRequest | str | None, normalized: Generation, group_by: str | None
+    asked: SplitRequest | str | None, normalized: Generation, group_by: str | None, *, is_new: bool = False
 ) -> SplitRequest | None:
-    """What is asked of the splits; None for the source's own, the default if every live image has one."""
+    """What is asked of the splits; None for the source's own, the default if every live image has one.
+
+    Of slices that are new it is logged if only some images have one.
+    """
     if asked is None and group_by is None:
         stated = {name for part in normalized.entries for name in live_facts(part)["examples"]}
         if all(stated):
             return None
-        if any(stated):
+        if any(stated) and is_new:
             log("shard", f"not every image has a split of the source's own: --split {DEFAULT_SPLIT} is used for all")
     request = parse_split(DEFAULT_SPLIT) if asked is None else asked
     return None if isinstance(request, str) else request

@@ -166,18 +166,20 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])
-@pytest.mark.parametrize("stage", ["normalize", "shard", "verify"])
+@pytest.mark.parametrize("stage", ["normalize", "retry", "shard", "verify"])
 def test_input_that_is_replaced_meanwhile_is_not_named(
     stage: str, is_late: bool, make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = ingest(source := make_tree({"a": 5}), tmp_path / "root")
-    normalize_here(root, *SMALL[2:])
+    source = make_tree({"a": 5})
+    Image.new("RGB", (20, 20)).save(source / "a/large.png")
+    root = ingest(source, tmp_path / "root")
+    normalize_here(root, *SMALL[2:], *(("--min-side", 10, "--max-rejects", 0.9) if stage == "retry" else ()))
     shard_here(root, "--workers", 1)
     run_tasks = TaskRunner.run
 
     def replace_input() -> None:
         monkeypatch.setattr(TaskRunner, "run", run_tasks)
-        if stage == "normalize":
+        if stage in ("normalize", "retry"):
             (source / "a/000.png").write_bytes((source / "a/001.png").read_bytes())
             ingest(source, root, overwrite=True)
         elif stage == "shard":
@@ -192,16 +194,18 @@ def test_input_that_is_replaced_meanwhile_is_not_named(
         if is_late:
             replace_input()
 
+    stages = {
+        "normalize": lambda: normalize_here(root, "--overwrite", *SMALL[2:]),
+        "retry": lambda: normalize_here(root, "--retry-rejects", *SMALL[2:], "--min-side", 1),
+        "shard": lambda: shard_here(root, "--workers", 1, "--overwrite"),
+        "verify": lambda: run_here(Verify, root),
+    }
     monkeypatch.setattr(TaskRunner, "run", run_beside_another)
     with pytest.raises((DataError, EnvironmentFailure), match="another run has replaced"):
-        if stage == "normalize":
-            normalize_here(root, "--overwrite", *SMALL[2:])
-        elif stage == "shard":
-            shard_here(root, "--workers", 1, "--overwrite")
-        else:
-            run_here(Verify, root)
-    folder = {"normalize": "normalized", "shard": "slices/default", "verify": "verified/default"}[stage]
-    assert {path.name for path in (root / folder).glob("*.json")} <= {"run.json"}
+        stages[stage]()
+    if stage != "retry":  # whose earlier marker stays
+        folder = {"normalize": "normalized", "shard": "slices/default", "verify": "verified/default"}[stage]
+        assert {path.name for path in (root / folder).glob("*.json")} <= {"run.json"}
 
 
 SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())

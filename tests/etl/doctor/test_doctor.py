@@ -105,12 +105,12 @@ def test_wrong_settings(site: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_services_that_are_down(site: dict[str, str]) -> None:
     found = diagnosed(3, "--only", "storage", "--only", "yarn", "hdfs:///x", **site)
-    unreachable = f"cannot reach the NameNode of hdfs://127.0.0.1:{CLOSED_PORT} (Connection refused"
-    assert unreachable in failures(found)["files"]
+    assert f"127.0.0.1:{CLOSED_PORT} does not answer (Connection refused)" in failures(found)["NameNode"]
     assert "does not answer" in failures(found)["ResourceManager"]
+    assert "files" not in found
     by_address = ("--only", "hadoop", "--only", "storage", f"hdfs://127.0.0.1:{CLOSED_PORT}/x")
     without_java = {"PATH": str(BIN)}
-    assert failures(diagnosed(3, *by_address, **without_java)).keys() == {"files"}, "needs no Java"
+    assert failures(diagnosed(3, *by_address, **without_java)).keys() == {"NameNode"}, "needs no Java"
     assert "Java" in failures(diagnosed(3, *by_address, "--hdfs-driver", "libhdfs", **without_java))
 
 
@@ -154,7 +154,7 @@ def test_a_hadoop_cluster_is_healthy(hadoop: Cluster) -> None:
         words += ["--only", group]
     found = diagnosed(0, *words, **cluster.environment())
     assert {state for state, _ in found.values()} == {"ok"}
-    assert {"files", "queues", "streaming jar"} <= found.keys()
+    assert {"NameNode", "files", "queues", "streaming jar"} <= found.keys()
     found = diagnosed(0, words[0], "--only", "storage", "--hdfs-driver", "libhdfs", **cluster.environment())
     assert {state for state, _ in found.values()} == {"ok"}
     assert _listing(cluster) == before

@@ -227,6 +227,17 @@ def test_files_of_unfinished_runs_are_removed(data: Dataset) -> None:
     assert not begun.exists()
 
 
+def test_what_a_killed_run_was_about_to_replace_is_removed(data: Dataset) -> None:
+    for stage, marker in (("normalized", "dataset.json"), ("slices/night-1", "manifest.json")):
+        (data.root / stage / marker).unlink()
+        (data.root / stage / "_work").mkdir()
+        (data.root / stage / "_work/discard").touch()
+    assert data.erase("ant/03.png")["removed_unfinished_slices"] == 1
+    assert not (data.root / "normalized").exists()
+    assert not (data.root / "slices/night-1").exists()
+    data.run_stages()
+
+
 def test_a_file_that_lies_in_place_is_named_and_stays(data: Dataset, tmp_path: Path) -> None:
     root, tar, listed = tmp_path / "in-place", tmp_path / "shards/train.tar", tmp_path / "keys.txt"
     write_tar(data.source, tar)
