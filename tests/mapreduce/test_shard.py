@@ -97,7 +97,7 @@ def test_splits_of_the_source_are_the_default_if_every_live_image_has_one(
 def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:
     refused(Shard, 2, "--workers 4 cannot be cut into --groups 3", normalized, "--workers", 4, "--groups", 3)
     refused(Shard, 1, "--split asks for more examples than there are (60)", normalized, "--split", "train=rest,test=61")
-    refused(Shard, 2, f"--remove {tmp_path}: no such file; give a text", normalized, "--remove", tmp_path)
+    refused(Shard, 2, f"--remove {tmp_path}: is not a file; give a text", normalized, "--remove", tmp_path)
     refused(Shard, 2, "contradict each other", normalized, "--group-by", "patient", "--split", "source")
 
 

@@ -241,7 +241,7 @@ def test_options_of_other_sources_are_refused(make_tree: TreeMaker, tmp_path: Pa
         assert run(source, tmp_path / "roots" / source.name)["images"] >= 1
     with pytest.raises(UsageError, match="--pack-size: with --in-place each file of SOURCE is a pack; leave one of"):
         run(tmp_path / "some.tar", tmp_path / "root", in_place=True)
-    with pytest.raises(UsageError, match=r"--classes .*: no such file"):
+    with pytest.raises(UsageError, match=r"--classes .*: is not a file"):
         ingest_here(folder, tmp_path / "root", classes=tmp_path)
     with pytest.raises(UsageError, match=r"--columns .*: no such file"):
         ingest_here(folder, tmp_path / "root", columns=tmp_path)
