@@ -124,7 +124,7 @@ def _decode_by_pillow(data: bytes, header: Header, config: NormalizeConfig) -> P
 
 
 def _finish(image: Image.Image, profile: bytes, config: NormalizeConfig) -> Pixels:
-    """Apply palette, profile and transparency, and convert to the colours of ``options``; by bands, to save memory."""
+    """Apply palette, profile and transparency, and convert to the colours of ``config``; by bands, to save memory."""
     pixels = np.empty((image.height, image.width, 1 if config.color == GRAY else 3), np.uint8)
     for top, band in bands(image):
         pixels[top : top + band.height] = _finish_band(band, profile, config)
