@@ -108,7 +108,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
     Raises DataError or UsageError if images and options do not fit. Of images in conflict with their group all keys are
     left in a file, with those that were listed, for --remove.
     """
-    listed = read_keys(open_place(values["remove"])) if values["remove"] else None
+    listed = _listed(values)
     try:
         plan = plan_slices(root, values, normalized, parent, listed)
     except GroupConflict as conflict:
@@ -135,14 +135,8 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: Generati
         return False
     config = ShardConfig.from_json(manifest["config"])
     sizes = {name: split["records"] for name, split in manifest["splits"].items()}
-    asked = replace(
-        config,
-        **{name: values[name] for name in OPTIONS},
-        split=_resolve_request(values["split"], normalized, values["group_by"]),
-        slices=_resolve_slices(sizes, normalized, values),
-        removed_keys=list_sha256(read_keys(open_place(values["remove"]))) if values["remove"] else None,
-    )
-    return asked == config
+    asked = _requested(values, normalized, _listed(values))
+    return replace(config, **asked, slices=_resolve_slices(sizes, normalized, values)) == config
 
 
 def plan_slices(
@@ -157,13 +151,8 @@ def plan_slices(
     Raises DataError or UsageError if images and options do not fit.
     """
     _refuse_other_groups(values["group_by"], parent)
-    config = ShardConfig(
-        **{name: values[name] for name in OPTIONS},
-        split=_resolve_request(values["split"], normalized, values["group_by"], is_new=True),
-        slices={},
-        splits_from=parent.fingerprint if parent else None,
-        removed_keys=list_sha256(listed) if listed is not None else None,
-    )
+    asked = _requested(values, normalized, listed, is_new=True)
+    config = ShardConfig(**asked, slices={}, splits_from=parent.fingerprint if parent else None)
     history = parent.history if parent else SplitHistory.empty()
     removed = history.removed.union(listed or ())
     assignment = None
@@ -198,6 +187,22 @@ def assign_rows(
     firsts = {int(stratum): rank for stratum, rank in task["first"].items()}
     slices[there] = plan.assign(labels, splits[there].astype(np.int64), firsts)
     return splits, slices
+
+
+def _listed(values: Mapping[str, Any]) -> list[str] | None:
+    """The keys in the list of --remove, if one is given."""
+    return read_keys(open_place(values["remove"])) if values["remove"] else None
+
+
+def _requested(
+    values: Mapping[str, Any], normalized: Generation, listed: Sequence[str] | None, *, is_new: bool = False
+) -> dict[str, Any]:
+    """The fields of `ShardConfig` that the option values decide for ``normalized``, whatever the earlier slices are."""
+    return {
+        **{name: values[name] for name in OPTIONS},
+        "split": _resolve_request(values["split"], normalized, values["group_by"], is_new=is_new),
+        "removed_keys": list_sha256(listed) if listed is not None else None,
+    }
 
 
 def _resolve_request(
