@@ -51,8 +51,7 @@ class Verify(StageJob):
         target, to = Target.find(self.root, values["name"]), values["to"]
         stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
         repair = Repair(target) if values["repair"] else None
-        checked = target.slices.fingerprint()
-        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": checked}
+        identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
         tasks = TaskRunner(self, stage, values)
         with stage.reopen(identity) as run:
             outcome, duplicates = _check(tasks, run, target, values["every_stage"])
@@ -60,7 +59,7 @@ class Verify(StageJob):
                 outcome, duplicates = _check(tasks, run, target, values["every_stage"])
             if repair:
                 tasks.record.note(repaired=repair.names())
-            target.slices.require_generation(checked)
+            target.slices.require_generation(target.fingerprint)
             # for a moment there is none: better than one of another table
             withdraw(stage.marker, run.staging)
             replace_file(run.staging / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)

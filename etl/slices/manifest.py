@@ -14,6 +14,7 @@ from etl.images.config import FLOATS, NormalizeConfig
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import worker_of
 from etl.stages.layout import SLICES_FORMAT
+from etl.stages.marker import Generation
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
 from etl.stages.stage import Stage, require
@@ -45,17 +46,22 @@ def blocks_place(folder: Place, name: str) -> Place:
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:
-    """The manifest of finished slices.
+    """The manifest of finished slices. Raises as `read_slices` does."""
+    return read_slices(stage).marker
+
+
+def read_slices(stage: Stage) -> Generation:
+    """The manifest of finished slices, with its fingerprint.
 
     Raises UsageError if there is none of this version, DataError if it is not as it was written.
     """
-    manifest = stage.read_marker()
-    if manifest != with_checksum(manifest):
+    found = stage.read_generation()
+    if found.marker != with_checksum(found.marker):
         raise DataError(
             f"{stage.marker} was edited or damaged: its checksum is not that of its content;"
             " put the original back, or run shard again with --overwrite"
         )
-    return manifest
+    return found
 
 
 def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

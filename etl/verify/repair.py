@@ -4,7 +4,7 @@ Each file is made beside the damaged one, compared with the SHA-256 that is reco
 atomic step: after a kill files are either as damaged as before or right.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, live_rows, read_rows, records_place, rejects_places, rows_place
 from etl.progress import log
 from etl.raw.packs import Removed
-from etl.slices.manifest import TABLES, class_counts, located_slices, read_manifest, slices_of, table_file
+from etl.slices.manifest import TABLES, class_counts, located_slices, slices_of, table_file
 from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
 from etl.slices.writer import SourcedExample, index_of, order_key, scan_slice, write_slice
 from etl.stages.layout import normalized_stage
@@ -52,13 +52,13 @@ _NO_REPAIR: dict[str, str] = {
 
 
 @contextmanager
-def lease_checked(stage: Stage, is_as_checked: Callable[[], bool]) -> Iterator[Place]:
+def lease_checked(stage: Stage, fingerprint: str) -> Iterator[Place]:
     """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write to.
 
-    Raises EnvironmentFailure if another run is at work on it, or has made it again since it was checked.
+    Raises EnvironmentFailure if another run is at work on it, or has replaced the generation that was checked.
     """
     with stage.lease() as run:
-        if not stage.marker.exists() or not is_as_checked():
+        if stage.find_generation(fingerprint) is None:
             raise EnvironmentFailure(f"another run has written {stage.marker} since it was checked; verify it again")
         yield run.staging
 
@@ -86,7 +86,7 @@ class Repair:
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
         own = [thing for thing in todo if thing[0] in (What.SLICE, What.INDEX, What.TABLE)]
         if own:
-            with lease_checked(self.target.slices, self._has_checked_slices) as staging:
+            with lease_checked(self.target.slices, self.target.fingerprint) as staging:
                 self._repair_slices([name for what, name in own if what == What.SLICE], own, staging)
                 self._repair_indexes([name for what, name in own if what == What.INDEX], staging)
                 self._repair_tables([name for what, name in own if what == What.TABLE], staging)
@@ -98,9 +98,6 @@ class Repair:
             if stage.marker.exists() and stage.work.exists() and not stage.plan.exists():
                 with suppress(EnvironmentFailure), stage.lease():
                     pass
-
-    def _has_checked_slices(self) -> bool:
-        return read_manifest(self.target.slices) == self.target.manifest
 
     def names(self) -> list[str]:
         """What was put right."""
@@ -126,9 +123,8 @@ class Repair:
         """Normalise a pack once more, beside its part, and take what is damaged from there."""
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
-        checked = target.dataset.fingerprint
         entry = next(part for part in target.dataset.entries if part["part"] == name)
-        with lease_checked(stage, lambda: stage.find_generation(checked) is not None) as staging:
+        with lease_checked(stage, target.dataset.fingerprint) as staging:
             made = staging / "made"
             try:
                 _normalize_again(target.root, made, entry, target.dataset.marker, staging)

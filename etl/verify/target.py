@@ -13,7 +13,7 @@ from etl.errors import DataError
 from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.slices.history import ParentSlices, finished_slices, removed_keys
-from etl.slices.manifest import image_of, read_manifest, slices_of
+from etl.slices.manifest import image_of, read_slices, slices_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import TABLES_FOLDER, Generation
@@ -37,7 +37,8 @@ _NAME = re.compile(r"pack-[0-9]{5,}(\.[0-9]+)?")  # of a pack or a part
 
 @dataclass(frozen=True)
 class Target:
-    """Finished slices, and the generations of ``normalized`` and ``raw`` that they were made from.
+    """Finished slices, the ``fingerprint`` of their manifest, and the generations of ``normalized`` and ``raw`` that
+    they were made from.
 
     Those are None if they are gone, and so is ``parent``, the slices whose splits were kept. ``damaged`` are findings
     about generations that are None because their table of parts or packs cannot be read.
@@ -45,6 +46,7 @@ class Target:
 
     root: Place
     slices: Stage
+    fingerprint: str
     manifest: dict[str, Any]
     dataset: Generation | None
     raw: Generation | None
@@ -58,14 +60,15 @@ class Target:
         Raises UsageError if there are none of this version, DataError if a marker is not as it was written.
         """
         slices = slices_stage(root, name)
-        manifest = _read_manifest(slices)
+        found = _read_slices(slices)
+        manifest = found.marker
         damaged = list[Finding]()
         dataset = _find_generation(normalized_stage(root), manifest["input"], DATASET, damaged)
         if dataset is not None:
             image_of(dataset.marker)  # a configuration that normalize takes
         raw = _find_generation(raw_stage(root), dataset.marker["input"], RAW_DATASET, damaged) if dataset else None
         parent = _find_parent(root, manifest["config"]["splits_from"])
-        return cls(root, slices, manifest, dataset, raw, parent, tuple(damaged))
+        return cls(root, slices, found.fingerprint, manifest, dataset, raw, parent, tuple(damaged))
 
     @property
     def slice_names(self) -> list[str]:
@@ -155,14 +158,14 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices(stage.folder, _read_manifest(stage), fingerprint)
+            return ParentSlices(stage.folder, _read_slices(stage).marker, fingerprint)
     return None
 
 
-def _read_manifest(stage: Stage) -> dict[str, Any]:
-    manifest = read_manifest(stage)
-    stage.require_shape(manifest, stage.marker)
-    return manifest
+def _read_slices(stage: Stage) -> Generation:
+    found = read_slices(stage)
+    stage.require_shape(found.marker, stage.marker)
+    return found
 
 
 def _slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
