@@ -38,6 +38,13 @@ class RecordBatch:
         """Copies of the serialized examples."""
         return [ctypes.string_at(*each) for each in zip(self.addresses.tolist(), self.sizes.tolist(), strict=True)]
 
+    def write_to(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Copy the serialized examples to the begin of ``memory``, one after the other."""
+        target = memory.ctypes.data
+        for address, size in zip(self.addresses.tolist(), self.sizes.tolist(), strict=True):
+            ctypes.memmove(target, address, size)
+            target += size
+
 
 @dataclass(frozen=True)
 class PaddingExample:

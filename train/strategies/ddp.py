@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,6 @@ from train.torch_backend.trainer import TorchTrainer
 T = TypeVar("T")
 Make = Callable[[Collective, Device, torch.device], Strategy]
 
-SWITCH_S = 0.0002  # of the interpreter's lock: a step on a GPU waits for the threads that decode by Python's 5 ms
 MIN_TIMEOUT_S = 30.0  # of a collective: the ranks need not be loaded at the same time
 WITHOUT_LIMIT = timedelta(days=24)  # whose milliseconds are 32 bits
 JOIN_TRIES = 3
@@ -166,7 +164,6 @@ def take_device(device: str) -> tuple[Device, torch.device]:
     except EnvironmentFailure as error:
         return Device(cores=cores, lacks=f"--device {device}: {error}"), torch.device("cpu")
     torch.cuda.set_device(number)
-    sys.setswitchinterval(SWITCH_S)
     return Device(torch.cuda.get_device_name(number), gpu_uuid(number), cores), torch.device("cuda", number)
 
 

@@ -131,7 +131,7 @@ class SliceDataset(IterableDataset[Batch]):
         state, reader = self._state, self._reader
         order = reader.order(state.seed, state.epoch, state.window_blocks)
         size = self.manifest.size if self.crop is None else (self.crop, self.crop)
-        feed = PixelFeed(Decoder(self.manifest, size, Augmentation.of(self.augment)), threads=1, is_pinned=False)
+        feed = PixelFeed(Decoder(self.manifest, size, Augmentation.of(self.augment)), cores=1)
         share = self.rank * workers + worker
         records = reader.batches(order, state.steps, share, state.left, state.taken)
         for batch in feed.epoch(records, epoch_seed(self.seed, state.epoch)):

@@ -1,6 +1,7 @@
 """From serialized examples to pixels, augmented or not, by OpenCV and libjpeg-turbo. Imports no PyTorch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ from train.config.augmentation import (
 
 Pixels = npt.NDArray[np.uint8]
 Window = tuple[int, int, int, int]  # top, left, height, width
+Seed = tuple[int, int]  # that of an epoch, and an example's number
+Decoded = list[tuple[int, bytes]]  # labels and keys
 
 UINT64 = 1 << 64
 FLOATS = {"FLOAT16": "<f2", "FLOAT32": "<f4"}
@@ -42,11 +45,15 @@ class Decoder:
     size: Size
     augmentation: Augmentation = NOTHING
 
-    def decode_into(self, pixels: Pixels, data: bytes, seed: tuple[int, int]) -> tuple[int, bytes]:
-        """Write the picture of a serialized example to ``pixels``, of shape (height, width, channels); returns the
-        label and the key. ``seed`` is the epoch's, and the example's number.
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of a picture: (height, width, channels)."""
+        return *self.size, self.manifest.channels
 
-        Raises DataError if it cannot be decoded.
+    def decode_into(self, pixels: Pixels, data: bytes, seed: Seed | None) -> tuple[int, bytes]:
+        """Write the picture of a serialized example to ``pixels``, of `shape`; returns the label and the key.
+
+        Without a ``seed`` it is not augmented. Raises DataError if it cannot be decoded.
         """
         example = parse(data)
         try:
@@ -54,11 +61,7 @@ class Decoder:
         except (ValueError, cv2.error) as error:
             raise DataError(f"{example.key}: its slice has a picture that cannot be decoded ({error})") from error
         wanted = self.augmentation
-        random = (
-            np.random.Generator(np.random.Philox(key=np.array([each % UINT64 for each in seed], np.uint64)))
-            if wanted != NOTHING
-            else None
-        )
+        random = None if seed is None or wanted == NOTHING else generator(seed)
         shape = picture.shape[:2]
         if random is not None and wanted.crop:
             window = random_window(wanted, shape, random)
@@ -73,6 +76,10 @@ class Decoder:
         picture = picture.reshape(pixels.shape)  # OpenCV leaves out a single channel
         pixels[:] = picture if random is None or not wanted.colour else recolour(picture, random)
         return example.label, example.key.encode()
+
+    def decode_all(self, pixels: Pixels, examples: Sequence[bytes], seeds: Sequence[Seed | None]) -> Decoded:
+        """`decode_into` for several: ``pixels`` are of shape (examples, height, width, channels)."""
+        return [self.decode_into(*each) for each in zip(pixels, examples, seeds, strict=True)]
 
     def _picture(self, example: ImageExample) -> Pixels:
         """As the slice has it: shape (height, width, channels), or (height, width)."""
@@ -94,6 +101,11 @@ class Decoder:
         if picture.shape[:2] != shape[:2]:
             raise ValueError(f"it is of {picture.shape[1]}x{picture.shape[0]}, not {shape[1]}x{shape[0]}")
         return picture
+
+
+def generator(seed: Seed) -> np.random.Generator:
+    """What is random in a picture."""
+    return np.random.Generator(np.random.Philox(key=np.array([each % UINT64 for each in seed], np.uint64)))
 
 
 def random_window(augmentation: Augmentation, shape: tuple[int, ...], random: np.random.Generator) -> Window:

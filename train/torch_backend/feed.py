@@ -1,17 +1,17 @@
-"""From a reader's batches of serialized examples to batches of pixels, decoded ahead in threads."""
+"""From a reader's batches of serialized examples to batches of pixels, decoded ahead."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from train.reader.batches import RecordBatch
-from train.reader.intervals import run_of
 from train.torch_backend.decode import Decoder
+from train.torch_backend.decode_pool import DecodePool, DecodeProcesses, DecodeThreads, DecodingBatch
 
 DECODED_BATCHES = 2  # ahead of the one that is being used
+EPOCHS = 2  # that are open at a time, at most: of training, and of an evaluation within it
 
 
 @dataclass(frozen=True)
@@ -28,50 +28,48 @@ class PixelBatch:
 
 
 PixelBatches = Generator[PixelBatch, None, None]
-Decoded = list[tuple[int, bytes]]  # labels and keys
+Ahead = deque[tuple[RecordBatch, DecodingBatch]]
 
 
 class PixelFeed:
-    """Decodes batches on so many ``threads``, into pinned memory if they go to a GPU."""
+    """Decodes batches on so many cores: in threads; or, if ``is_for_gpu``, in processes and to pinned memory."""
 
-    def __init__(self, decoder: Decoder, threads: int, is_pinned: bool) -> None:
-        self._decoder, self._threads, self._is_pinned = decoder, threads, is_pinned
-        self._pool = ThreadPoolExecutor(threads, "decode")
+    def __init__(self, decoder: Decoder, cores: int, is_for_gpu: bool = False) -> None:
+        self._is_pinned = is_for_gpu
+        self._pool: DecodePool = (
+            DecodeProcesses(decoder, cores, EPOCHS * (DECODED_BATCHES + 1))
+            if is_for_gpu
+            else DecodeThreads(decoder, cores)
+        )
 
-    def epoch(self, batches: Iterator[RecordBatch], seed: int = 0) -> PixelBatches:
-        """A decoded batch for each of ``batches``, augmented by ``seed``. Raises what ``batches`` raises, and DataError
-        if a picture cannot be decoded.
+    def epoch(self, batches: Iterator[RecordBatch], seed: int | None = None) -> PixelBatches:
+        """A decoded batch for each of ``batches``, augmented if there is a ``seed``. Raises what ``batches`` raises,
+        DataError if a picture cannot be decoded, and EnvironmentFailure if a process that decodes is lost.
         """
-        ahead: deque[tuple[RecordBatch, torch.Tensor, list[Future[Decoded]]]] = deque()
+        ahead: Ahead = deque()
         try:
             for batch in batches:
-                ahead.append(self._begin(batch, seed))
+                seeds = [None if seed is None else (seed, number) for number in batch.numbers.tolist()]
+                ahead.append((batch, self._pool.begin(batch, seeds)))
                 if len(ahead) > DECODED_BATCHES:
-                    yield self._finish(*ahead.popleft())
+                    yield self._take(ahead)
             while ahead:
-                yield self._finish(*ahead.popleft())
+                yield self._take(ahead)
         finally:
-            for _, _, parts in ahead:
-                for part in parts:
-                    part.cancel()
+            for _, begun in ahead:
+                begun.cancel()
             if isinstance(batches, Generator):  # it closes its files and ends its threads now, not at some time
                 batches.close()
 
-    def _begin(self, batch: RecordBatch, seed: int) -> tuple[RecordBatch, torch.Tensor, list[Future[Decoded]]]:
-        """Have the threads decode the examples of a batch, in parts."""
-        examples = batch.examples()
-        shape = (len(examples), *self._decoder.size, self._decoder.manifest.channels)
-        pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self._is_pinned)
-        array, seeds = pixels.numpy(), [(seed, int(number)) for number in batch.numbers]
-
-        def decode(part: range) -> Decoded:
-            return [self._decoder.decode_into(array[each], examples[each], seeds[each]) for each in part]
-
-        parts = [range(*run_of(len(examples), each, self._threads)) for each in range(self._threads)]
-        return batch, pixels, [self._pool.submit(decode, part) for part in parts if part]
-
-    def _finish(self, batch: RecordBatch, pixels: torch.Tensor, parts: list[Future[Decoded]]) -> PixelBatch:
-        decoded = [each for part in parts for each in part.result()]
+    def _take(self, ahead: Ahead) -> PixelBatch:
+        """The first of the batches that are being decoded; it stays there if it fails."""
+        batch, begun = ahead[0]
+        decoded = begun.result()
+        pixels = torch.from_numpy(begun.pixels)
+        if self._is_pinned:
+            pixels = pixels.pin_memory()
+        begun.release()
+        ahead.popleft()
         weights = torch.from_numpy(batch.weights)
         keys = [key for (_, key), weight in zip(decoded, batch.weights, strict=True) if weight > 0]
         return PixelBatch(pixels, torch.tensor([label for label, _ in decoded]), weights, keys)

@@ -1,8 +1,4 @@
-"""PyTorch's trainer: a model and its optimizer, and steps with them; the results of a step are read one step later.
-
-To read a number from a GPU waits for all that the GPU has to do, so the numbers of a step stay on the device until the
-next step has been given to it.
-"""
+"""PyTorch's trainer: a model and its optimizer, and steps with them; the results of a step are read one step later."""
 
 import hashlib
 import os
@@ -20,7 +16,7 @@ from torch.nn import functional
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.checkpoints.safetensors_file import Arrays
-from train.config.augmentation import NOTHING, Augmentation
+from train.config.augmentation import Augmentation
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
 from train.parallel.trainer import StepOfRank, StepResult
@@ -104,16 +100,14 @@ class TorchTrainer:
             torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std)
         )
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
-        self._augmented, self._plain = (
-            PixelFeed(Decoder(manifest, shape[:2], each), len(os.sched_getaffinity(0)), device.type == "cuda")
-            for each in (augmentation, NOTHING)
-        )
+        decoder = Decoder(manifest, shape[:2], augmentation)
+        self._feed = PixelFeed(decoder, len(os.sched_getaffinity(0)), device.type == "cuda")
         self._timer = StepTimer(self.model, device.type == "cuda")
         self._taken: _Taken | None = None
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
         """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
-        with closing(self._augmented.epoch(records, seed)) as batches:
+        with closing(self._feed.epoch(records, seed)) as batches:
             yield from self._timer.timed(batches)
 
     def train_step(self, batch: PixelBatch, step: int, learning_rate: float) -> list[StepResult]:
@@ -128,7 +122,7 @@ class TorchTrainer:
         torch.manual_seed(int(seed))  # of dropout
         self.net.train(bool(batch.weights.any()) or self._is_synchronised)  # padding is not learnt from
         olds = [each.clone() for each in self._statistics] if self._replicas.size > 1 else []
-        own = batch.weights.sum().to(self._device)
+        own = batch.weights.sum().to(self._device, non_blocking=True)
         examples = self._replicas.sum(own.clone()).clamp(min=1)  # all of a step may be skipped
         sums = self._forward_backward(batch, examples)
         begun, computed, reduced = self._timer.moments()
@@ -137,7 +131,7 @@ class TorchTrainer:
         results = self._results()
         seconds = (self._timer.input_s, computed - begun, reduced - computed, self._timer.end_step())
         keys = batch.keys if self._has_keys else ()
-        self._taken = _Taken(step + 1, learning_rate, now(), seconds, sums, not is_taken, keys)
+        self._taken = _Taken(step + 1, learning_rate, now(), seconds, HostCopy(sums), not is_taken, keys)
         return results
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
@@ -195,12 +189,12 @@ class TorchTrainer:
         if self._taken is None:
             return []
         taken, self._taken = self._taken, None
-        measured = StepOfRank.of(taken.step, taken.rate, taken.sums.tolist(), taken.seconds, taken.time)
+        measured = StepOfRank.of(taken.step, taken.rate, taken.sums.read(), taken.seconds, taken.time)
         return [StepResult(measured, taken.is_skipped, taken.keys)]
 
     def evaluation_batches(self, records: Iterator[RecordBatch]) -> PixelBatches:
         """A decoded batch for each of ``records``, not augmented. Raises what ``records`` raises, and DataError."""
-        return self._plain.epoch(records)
+        return self._feed.epoch(records)
 
     @torch.no_grad()
     def evaluate_step(self, batch: PixelBatch) -> tuple[list[float], np.ndarray]:
@@ -321,6 +315,25 @@ def repeated(pixels: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
     return [torch.cat([pixels, pixels]), torch.cat([labels, labels]), torch.cat([weights, torch.zeros_like(weights)])]
 
 
+class HostCopy:
+    """The values of a tensor, copied to the host as soon as the GPU has computed them.
+
+    To read the tensor itself later would wait for all that the GPU was given meanwhile.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._values, self._copied = tensor.to("cpu", non_blocking=True), None
+        if tensor.device.type == "cuda":
+            self._copied = torch.cuda.current_stream(tensor.device).record_event()
+
+    def read(self) -> list[float]:
+        """Wait for them."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        values: list[float] = self._values.tolist()
+        return values
+
+
 @dataclass(frozen=True)
 class _Taken:
     """A step whose sums of losses, hits and examples are not read yet; ``time`` is when it ended."""
@@ -329,6 +342,6 @@ class _Taken:
     rate: float
     time: str
     seconds: tuple[float, ...]
-    sums: torch.Tensor
+    sums: HostCopy
     is_skipped: bool
     keys: Sequence[bytes]

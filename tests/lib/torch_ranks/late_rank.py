@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from unittest import mock
 
+import click
 import torch.distributed
 from torch.distributed.distributed_c10d import set_timeout
 
@@ -27,11 +28,12 @@ def meet(strategy: Strategy) -> None:
     with mock.patch.object(ddp, "MIN_TIMEOUT_S", TIMEOUT_S):
         of_ranks = [ddp.ProcessGroup(Monitor(), 0.1) for _ in range(strategy.collective.size)]
     set_timeout(STEP, torch.distributed.group.WORLD)
-    print(f"{rank}: {group.run_on_root(work_alone)}", flush=True)
+    click.echo(f"{rank}: {group.run_on_root(work_alone)}")  # in one write: lines of ranks must not mix
     try:
         of_ranks[rank].gather_object(rank)  # to which the other one does not come
     except EnvironmentFailure as error:
-        print(f"{rank}: {error}", flush=True)
+        click.echo(f"{rank}: {error}")
+        time.sleep(TIMEOUT_S if rank else 0)  # rank 0 must find it late, not lost, should it begin to wait a bit later
 
 
 if __name__ == "__main__":
