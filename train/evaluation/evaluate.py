@@ -33,6 +33,7 @@ class Evaluation:
     run: str | None
     split: str
     checkpoint: str
+    strategy: str
     min_accuracy: float | None
     json: bool
     reading: ReaderOptions
@@ -46,7 +47,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> No
     trained = collective.run_on_root(lambda: find_trained(root, wanted.run, wanted.checkpoint))
     collective.run_on_root(lambda: require_split(dataset, wanted.split))
     monitor.open_log(open_place(trained.folder))
-    given = {name: getattr(wanted, name) for name in ("data", "name", "run", "json", "reading")}
+    given = {name: getattr(wanted, name) for name in ("data", "name", "run", "strategy", "json", "reading")}
     run, result = evaluate(trained, dataset, wanted.split, strategy, monitor, given=given)
     collective.run_on_root(lambda: finish(run, wanted, result, collective.size, record))
     collective.close()

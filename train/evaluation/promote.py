@@ -29,6 +29,7 @@ class Promotion:
     runs: Sequence[str]
     split: str
     checkpoint: str
+    strategy: str
     rules: Rules
     rollback: bool
     json: bool
@@ -58,7 +59,7 @@ def promote(wanted: Promotion, strategy: Strategy, monitor: Monitor) -> None:
         collective.run_on_root(lambda: roll_back(wanted, open_place(dataset.root), record))
     else:
         contest = collective.run_on_root(lambda: prepare(wanted, dataset))
-        given = {"data": wanted.data, "name": wanted.name, "json": wanted.json, "reading": wanted.reading}
+        given = {name: getattr(wanted, name) for name in ("data", "name", "strategy", "json", "reading")}
         answers = {}
         for each in contest.entrants:
             monitor.open_log(open_place(each.folder))

@@ -10,8 +10,8 @@ from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import DamagedError
-from train.config.recipe import Recipe
-from train.config.settings import AUTO, BEST, TENSORFLOW, Settings
+from train.config.recipe import LOCAL, Recipe
+from train.config.settings import AUTO, BEST, Settings
 from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
 from train.runs.run import Choice, Run
 
@@ -39,14 +39,16 @@ class Trained:
         }
 
     def settings(self, **given: Any) -> Settings:
-        """The settings that it was trained with, and those that are ``given``, to compute with TensorFlow.
+        """The settings that it was trained with, and those that are ``given``.
 
-        Raises UsageError if it is of PyTorch, and its model is not one of TensorFlow, too.
+        Raises UsageError if its model cannot be converted to the framework of the strategy.
         """
         recorded = self.marker["settings"]
-        if self.marker["framework"] != TENSORFLOW:
+        recipe = replace(Recipe.of_run(recorded), batch_norm=LOCAL)  # its statistics are those of the training
+        settings = Settings(recipe=recipe, group=recorded["group"], resume=AUTO, **given)
+        if self.marker["framework"] != settings.framework:
             weights_of(recorded["model"])  # raises it
-        return Settings(recipe=Recipe.of_run(recorded), group=recorded["group"], resume=AUTO, **given)
+        return settings
 
     def run_on(self, dataset: Dataset, settings: Settings) -> Run:
         """The run with the examples of ``dataset``, and the mean and standard deviation that it was trained with.
