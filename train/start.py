@@ -19,7 +19,7 @@ import click
 from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
-from train.config.settings import DDP, ENVIRONMENT_PREFIX, HOROVOD
+from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
@@ -33,9 +33,6 @@ _LIBC = ctypes.CDLL(None)
 STRATEGY = next(each for each in main_command(lambda settings, monitor: None).params if each.name == "strategy")
 
 _PASSING = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
-evaluation_strategy_option = click.option(
-    "--strategy", type=click.Choice([HOROVOD, DDP]), default=HOROVOD, show_default=True, help="What evaluates."
-)
 ranks_option = click.option(
     "--ranks", type=click.IntRange(1), metavar="N", help="Ranks, workers, or replicas of mirrored. Default: 1."
 )
@@ -74,7 +71,7 @@ def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | No
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9",
 )
-@evaluation_strategy_option
+@EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
 @words_argument
@@ -91,7 +88,7 @@ def evaluate(strategy: str, ranks: int | None, hosts: str | None, words: tuple[s
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice promote data/flowers nightly --min-accuracy 0.9",
 )
-@evaluation_strategy_option
+@EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="ROOT RUN... [OPTIONS]…")

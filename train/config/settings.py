@@ -186,9 +186,7 @@ EVALUATION_STRATEGY = click.option(
     "--strategy",
     type=click.Choice([HOROVOD, DDP]),
     default=HOROVOD,
-    show_default=True,
-    help="What evaluates: horovod, TensorFlow on the ranks that horovodrun started; ddp, PyTorch on those of torchrun."
-    " Either one takes the mlp, cnn or resnet50 of the other.",
+    help="What evaluates: TensorFlow on ranks of horovodrun (the default), or PyTorch on those of torchrun (ddp).",
 )
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each rank, and every count of the summary.")
