@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from etl.errors import DataError
+from etl.errors import DataError, EnvironmentFailure
 from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
@@ -17,7 +17,7 @@ from train.reader.config import ReaderOptions
 from train.runs.checkpointer import load_weights
 from train.runs.consistency import require_agreement
 from train.runs.data import open_data
-from train.runs.folder import Dataset, find_dataset
+from train.runs.folder import Dataset, find_dataset, has_begun
 from train.runs.run import Run
 from train.strategies import Strategy
 
@@ -93,7 +93,12 @@ def evaluate(
 
 
 def finish(run: Run, wanted: Evaluation, result: dict[str, Any], ranks: int, record: RunRecord) -> None:
-    """Write the result and print it. Raises DataError if the accuracy is below what is wanted."""
+    """Write the result and print it.
+
+    Raises DataError if the accuracy is below what is wanted, EnvironmentFailure if the run was removed meanwhile.
+    """
+    if not has_begun(run.folder):  # its folder is not made again
+        raise EnvironmentFailure(f"{run.folder} was removed while it was evaluated; give --run NAME of another run")
     place = run.folder / f"evaluation-{wanted.split}.json"
     staging = run.folder / f"_evaluation-{token_hex(4)}"  # its own: a trainer or another evaluation may be at work
     try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.champion import CHAMPION, Promoted, champion_file, read_champion
 from etl.storage.place import Place, open_place
@@ -37,6 +37,16 @@ class Trained:
             "checkpoint_sha256": self.marker["files"]["model.safetensors"]["sha256"],
             "slices": self.marker["slices"],
         }
+
+    def require_unchanged(self) -> None:
+        """Raise EnvironmentFailure if the checkpoint was removed, or replaced, since it was found."""
+        try:
+            files = store.open_checkpoint(open_place(self.folder), self.marker["step"]).marker["files"]
+        except DamagedError:
+            files = None
+        if files != self.marker["files"]:
+            step = store.name_of(self.marker["step"])
+            raise EnvironmentFailure(f"{self.folder}: {step} was removed or replaced meanwhile; run again")
 
     def settings(self, **given: Any) -> Settings:
         """The settings that it was trained with, and those that are ``given``.
@@ -143,4 +153,7 @@ def require_split(dataset: Dataset, split: str) -> None:
     """Raise UsageError if the slices have no examples of this split."""
     have = [name for name, its in dataset.manifest["splits"].items() if its["records"]]
     if split not in have:
-        raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(have)}")
+        raise UsageError(
+            f"--split {split!r}: {dataset.folder} has only {', '.join(have)}; give another --split, or --name of slices"
+            " that have it"
+        )
