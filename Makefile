@@ -3,6 +3,7 @@
 # Without HOME (cron, systemd, a container) a user's home is the one of the machine's list of users, as for Python.
 HOME_FOLDER = $(or $(HOME),$(shell getent passwd "$$(id -u)" | cut -d: -f6))
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME_FOLDER)/.cache)/ringslice
+override CACHE := $(if $(filter /%,$(CACHE)),$(CACHE),$(CURDIR)/$(CACHE))
 PYTHON ?= $(shell for each in python3.11 python3.12 python3; do \
 	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && { echo $$each; break; }; done)
 # GPU=1 is an environment of its own: TensorFlow with its CUDA packages, and Horovod built for them

@@ -34,6 +34,7 @@ _REMEDIES = {
     errno.ENOENT: "check the path, or choose another place",
     errno.ENOTDIR: "check the path, or choose another place",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EPIPE: "what read the output, or the server, has ended",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
     LIBHDFS_FAILED: "look at: hdfs dfsadmin -report; --debug shows what Java says",
 }

@@ -284,12 +284,14 @@ def pipeline(source: str, root: str, **values: Any) -> None:
     """Run ingest, normalize, shard and verify, one after the other; finished stages are not run again."""
     summaries: list[Summary] = []
     show = summaries.append if values["json"] else _printer(values)
-    _ingest(source, root, values, show)
-    for stage in ("normalize", "shard", "verify"):
-        _run_job(stage, root, values, show)
-    if values["json"]:
-        stages = [summary.to_json() for summary in summaries]
-        print(json.dumps(stages, ensure_ascii=False, allow_nan=False), flush=True)
+    try:
+        _ingest(source, root, values, show)
+        for stage in ("normalize", "shard", "verify"):
+            _run_job(stage, root, values, show)
+    finally:
+        if summaries:  # of the stages before one that fails, too
+            stages = [summary.to_json() for summary in summaries]
+            print(json.dumps(stages, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def _printer(values: Mapping[str, Any]) -> "Show":

@@ -1,9 +1,12 @@
 """The commands as a user meets them: exit statuses, one clear line, nothing half-written."""
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from mapreduce.cli import cli
@@ -12,7 +15,7 @@ from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
 from tests.lib.commands import contents, failed, ringslice, run, succeeded
-from tests.lib.in_process import job_here, ringslice_here
+from tests.lib.in_process import call_command, job_here, ringslice_here
 
 
 @pytest.mark.parametrize("command", ["", *cli.commands])
@@ -125,6 +128,8 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
         ("shard", b"[shard]\nwrokers = 3\n", "[shard] has no option 'wrokers' of shard; known: "),
         ("shard", b"[normalise]\nquality = 5\n", "no command reads 'normalise'; give tables of ingest, normalize, "),
         ("shard", b"normalize = 3\n", "normalize = 3 is not a table; put options below a line [normalize]"),
+        ("shard", b"[shard]\nname = ['a']\n", "[shard] name = ['a'] is not one value; give it as a text"),
+        ("pipeline", b"[ingest.x]\ny = 1\n", "[ingest] x = {'y': 1} is not one value"),
         ("pipeline", b"\xff\xfe", "is not text; give a TOML file"),
         ("pipeline", b"[ingest]\noverwrite = true\n", "overwrite of [ingest] would go to normalize and shard, too;"),
         (
@@ -140,6 +145,23 @@ def test_a_wrong_config_file_is_refused(command: str, content: bytes, line: str,
     config.write_bytes(content)
     words = ("photos", "ROOT") if command == "pipeline" else ("ROOT",)
     failed(ringslice_here(command, *words, "--config", config, cwd=tmp_path), 2, line)
+
+
+def test_the_summaries_before_a_stage_that_fails_are_shown(make_tree: TreeMaker, tmp_path: Path) -> None:
+    words = ("pipeline", make_tree({"a": 2}), tmp_path / "root", "-r", "inline", "--size", 8, "--json")
+    finished = ringslice_here(*words, "--workers", 3)
+    failed(finished, 2, "3 slices for 2 training examples")
+    assert [each["stage"] for each in json.loads(finished.stdout)] == ["ingest", "normalize"]
+
+
+def test_an_output_that_nobody_reads_is_a_failure_of_the_environment() -> None:
+    """A status 1 would be of the data."""
+
+    @click.command()
+    def show() -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    failed(call_command(show, "show"), 3, "Broken pipe (what read the output, or the server, has ended)")
 
 
 def test_the_place_comes_from_the_environment(make_tree: TreeMaker, tmp_path: Path) -> None:

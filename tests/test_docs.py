@@ -124,6 +124,16 @@ def broken_links(page: Path, text: str) -> list[str]:
     return broken
 
 
+# --- names ---
+
+
+def test_the_recipes_name_what_exists() -> None:
+    sources = (path.read_text() for top in (*PACKAGES, "tests") for path in (REPOSITORY / top).rglob("*.py"))
+    words = {word for source in sources for word in re.findall(r"\w+", source)}
+    named = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
+    assert [name for name in named if not words.issuperset(name.split("."))] == []
+
+
 # --- options ---
 
 

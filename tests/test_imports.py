@@ -1,6 +1,7 @@
 """Who may import whom, how large modules and packages may be, and what they may be called; read from the source."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -8,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.lib.commands import REPOSITORY, run, succeeded
 
@@ -136,6 +138,13 @@ def test_third_party_packages_are_those_of_the_core_and_the_extras() -> None:
         assert others <= THIRD_PARTY[top] | DRAWING.get(module, set()) | BY_NAME.get(module, set()), module
 
 
+@pytest.mark.parametrize(("package", "too_old"), [("click", "8.3.3"), ("pillow", "11.2.1")])
+def test_a_version_that_lacks_what_is_used_is_not_installed(package: str, too_old: str) -> None:
+    """click's types became generic in 8.4; the wheels of Pillow read AVIF since 11.3."""
+    found = re.findall(rf'"({package}[<>=!~].*)"', (REPOSITORY / "setup.py").read_text())
+    assert not any(Requirement(each).specifier.contains(too_old) for each in found) and found
+
+
 IN_AIRFLOW = {"airflow", "ringslice_airflow", "fastapi"}  # which its api-server is made with
 
 
@@ -187,6 +196,15 @@ def test_a_task_starts_without_what_it_does_not_need() -> None:
 def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
     printed = succeeded(run("python", *words.split())).stdout
     assert "is in the cache" in printed and "is installed" in printed
+
+
+@pytest.mark.integration
+def test_a_cache_at_a_relative_path_is_found_from_any_folder() -> None:
+    rule = "show: ; @echo $(AIRFLOW_CACHED) $(TORCH_CACHED)"
+    shown = succeeded(run("make", "--eval", rule, "show", "CACHE=some/cache")).stdout.split()
+    assert [path.rpartition("-")[0] for path in shown] == [
+        str(REPOSITORY / "some/cache" / name) for name in ("airflow", "torch")
+    ]
 
 
 @pytest.mark.integration

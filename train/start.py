@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,9 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)
 STRATEGY = next(each for each in main_command(lambda settings, monitor: None).params if each.name == "strategy")
 
-_PASSING = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
+_PASSING = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+# the first line of a summary, see `etl.stages.summary`
+_SUMMARY = re.compile(r'\{"stage": |\w+: (done|was done before)\s*$')
 ranks_option = click.option(
     "--ranks", type=click.IntRange(1), metavar="N", help="Ranks, workers, or replicas of mirrored. Default: 1."
 )
@@ -44,12 +47,20 @@ hosts_option = click.option(
 words_argument = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ROOT] [OPTIONS]…")
 
 
+class PassingCommand(click.Command):
+    """A command that passes on what it does not know. -h is its own as a whole word only: -oh_x is -o with a value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--help" if word == "-h" else word for word in args])
+
+
 @click.group(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
 def command() -> None:
     """Start ranks."""
 
 
 @command.command(
+    cls=PassingCommand,
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice train data/flowers --strategy ddp --ranks 2 --recipe digits --epochs 4 --run nightly",
 )
@@ -68,6 +79,7 @@ def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | No
 
 
 @command.command(
+    cls=PassingCommand,
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9",
 )
@@ -85,6 +97,7 @@ def evaluate(strategy: str, ranks: int | None, hosts: str | None, words: tuple[s
 
 
 @command.command(
+    cls=PassingCommand,
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice promote data/flowers nightly --min-accuracy 0.9",
 )
@@ -102,6 +115,7 @@ def promote(strategy: str, ranks: int | None, hosts: str | None, words: tuple[st
 
 
 @command.command(
+    cls=PassingCommand,
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice export data/flowers --run champion",
 )
@@ -153,7 +167,7 @@ class Launcher:
 
     def __init__(self, line: Sequence[str], ranks: Ranks, script: str, as_json: bool) -> None:
         self._lines, self._lock = RankLines(ranks.launcher), threading.Lock()
-        self._script, self._as_json = script, as_json
+        self._script, self._as_json, self._has_summary = script, as_json, False
         pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
@@ -173,24 +187,39 @@ class Launcher:
 
     def run(self) -> int:
         """Forward the lines until the launcher ends, and end what is left of its processes."""
+        is_done = True
         try:
             for thread in self._threads:
                 thread.start()
-            status = self._process.wait()
+            self._process.wait()
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first one is enough: nothing is left behind
-            self._process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
-            self._finish()
-            if self._threads and not self._lines.is_explained:
+            is_done = self._stop()
+        self._finish()
+        status = self._process.wait()
+        if not is_done:
+            if not self._lines.is_explained if self._threads else status < 0:
                 print(f"{INTERRUPTION}; {REMEDIES[self._script]}", file=sys.stderr)
             return INTERRUPTED
-        self._finish()
         status, lines = self._lines.ending(status)
         for line in lines:
             print(line, end="", file=sys.stderr)
         return status
+
+    def _stop(self) -> bool:
+        """End the launcher after an interrupt; True if its work was done, and its exit status counts.
+
+        Once the summary is out, it ends by itself. A process without a launcher may be done without our notice.
+        """
+        if self._has_summary:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+                return True
+        self._process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(STOP_TIMEOUT_S)
+            return not self._threads and status >= 0 and status != INTERRUPTED
+        return False
 
     def _finish(self) -> None:
         """Return once no process is left, and all that they printed is forwarded."""
@@ -211,6 +240,7 @@ class Launcher:
                 for shown in self._lines.take(line, name):
                     is_result = name == "stdout" and (not self._as_json or shown.startswith('{"stage": '))
                     print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
+                    self._has_summary |= is_result and bool(_SUMMARY.match(shown))
 
 
 def descendants(parent: int) -> list[int]:

@@ -1,6 +1,9 @@
 """Options of click commands: their types, defaults from a TOML file, and how a command becomes a process."""
 
+import errno
 import math
+import os
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -89,6 +92,7 @@ def invoke(command: click.Command, name: str, context: object = None, words: Seq
 
     Raises UsageError for what click finds wrong, and whatever the command raises.
     """
+    output = sys.stdout
     try:
         result = command.main(words, standalone_mode=False, prog_name=name, obj=context)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -96,6 +100,10 @@ def invoke(command: click.Command, name: str, context: object = None, words: Seq
         return UsageError.status
     except click.Abort:
         raise KeyboardInterrupt from None
+    except SystemExit:
+        if sys.stdout is not output:  # click has replaced it, for a broken pipe, and ends with 1
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+        raise
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
         raise UsageError(f"{error.format_message()} (see: {path} --help)") from None
@@ -158,6 +166,9 @@ def _read_tables(commands: Mapping[str, click.Command], path: Path) -> dict[str,
             raise click.BadParameter(f"{path}: no command reads {name!r}; give tables of {', '.join(known)}")
         if not isinstance(value, dict):
             raise click.BadParameter(f"{path}: {name} = {value!r} is not a table; put options below a line [{name}]")
+        for option, each in value.items():
+            if isinstance(each, dict | list):
+                raise click.BadParameter(f"{path}: [{name}] {option} = {each!r} is not one value; give it as a text")
     return content
 
 

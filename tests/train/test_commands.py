@@ -8,13 +8,24 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pyarrow.parquet as pq
 import pytest
 
 from etl.errors import DataError, UsageError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
-from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, ringslice, run, succeeded, wait_until
+from tests.lib.commands import (
+    PATIENCE_S,
+    REPOSITORY,
+    Finished,
+    failed,
+    horovodrun,
+    ringslice,
+    run,
+    succeeded,
+    wait_until,
+)
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
@@ -24,6 +35,7 @@ from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.read_bench import show
 from train.start import STRATEGY, is_json
+from train.start import command as start_command
 from train.tf_backend.throughput import WAYS, Rate, Throughput
 
 RANK = "t/main.py --run x"
@@ -155,6 +167,50 @@ def test_json_is_asked_for_by_an_option_or_a_variable(
     words: tuple[str, ...], variable: str | None, asked: bool
 ) -> None:
     assert is_json(words, {} if variable is None else {"RINGSLICE_JSON": variable}) is asked
+
+
+@pytest.mark.parametrize("word", ["-oh_out", "-ohdfs://x/y", "-nph"])
+def test_an_option_with_its_value_is_passed_on(word: str) -> None:
+    """An h in it is not a request for help."""
+    for name, command in start_command.commands.items():
+        assert command.make_context(name, ["root", word]).params["words"] == ("root", word)
+        with pytest.raises(click.exceptions.Exit):
+            command.make_context(name, ["root", word, "-h"])
+
+
+START = """
+import sys
+from train.start import Launcher, Ranks, end_process, run_reporting
+launcher = Launcher([sys.executable, *sys.argv[2:]], Ranks(sys.argv[1]), "promote.py", as_json=False)
+end_process(run_reporting(lambda: launcher.run()))
+"""
+BEGIN = "import os, signal, sys, time"  # of what is launched, and interrupts the process that started it
+IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+INTERRUPT = "os.kill(os.getppid(), signal.SIGINT); time.sleep({})"
+SUMMARY = "print('[0] promote: done  ')"
+AWAIT = "while 'promote: done' not in open(sys.argv[1]).read(): time.sleep(0.01)"  # until it was forwarded
+AGAIN = "ringslice: interrupted; if champion.json is as before, run it again\n"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("strategy", "steps", "status", "line"),
+    [
+        ("mirrored", [INTERRUPT.format(60)], 130, AGAIN),  # before it has handlers
+        ("mirrored", [IGNORE, INTERRUPT.format(1)], 0, ""),  # at its end
+        ("mirrored", [IGNORE, INTERRUPT.format(1), "os._exit(130)"], 130, ""),  # it has reported that
+        ("multi-worker-mirrored", [INTERRUPT.format(60)], 130, AGAIN),
+        ("multi-worker-mirrored", [SUMMARY, AWAIT, INTERRUPT.format(1), "os._exit(1)"], 1, ""),
+    ],
+)
+def test_an_interrupt_is_reported_unless_the_work_was_done(
+    strategy: str, steps: list[str], status: int, line: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    words = ("python", "-c", START, strategy, "-u", "-c", "\n".join([BEGIN, *steps]), log)
+    with started(*words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+        assert process.wait(PATIENCE_S) == status, log.read_text()
+    assert log.read_text().removeprefix("promote: done  \n") == line
 
 
 def torch_ringslice(*words: object) -> Finished:

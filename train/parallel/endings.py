@@ -8,8 +8,9 @@ LOST = "another rank has ended, or does not answer; see what its launcher report
 INTERRUPTION = "ringslice: interrupted"
 REMEDIES = {  # by script: how to go on after an interrupt
     "main.py": "--resume goes on from the last checkpoint",
-    "evaluate.py": "nothing was written, run it again",
-    "promote.py": "the champion is as before, run it again",
+    "evaluate.py": "run it again",
+    "promote.py": "if champion.json is as before, run it again",
+    "export.py": "run it again",
 }
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
