@@ -30,6 +30,7 @@ class RunLog:
         self._place: Place | None = None
         self._temporary: Path | None = None
         self._copying = threading.Lock()
+        self._is_copied = False
         self._is_named = False  # a message has named the temporary file
         self._handler = _ToDescriptor(self.stream)
         self._handler.setFormatter(_utc_formatter())
@@ -94,8 +95,11 @@ class RunLog:
     def _copy(self, place: Place, done: threading.Event) -> None:
         try:
             with self._copying:  # one after the other, so that the last copy is the longest
+                if self._is_copied and not place.parent.exists():
+                    raise FileNotFoundError(f"{place.parent} was removed")  # with its run, whose name is free again
                 place.parent.make_folder()
                 replace_bytes(place, place.parent, self._text())
+                self._is_copied = True
             done.set()
         except Exception as error:  # the local file is named instead
             self._logger.warning(f"{place} was not written: {error}")

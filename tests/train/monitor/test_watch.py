@@ -4,6 +4,7 @@ import faulthandler
 import os
 import queue
 import re
+import shutil
 import signal
 import sys
 import time
@@ -212,6 +213,17 @@ def test_a_log_for_elsewhere_is_copied_whole_as_often_as_asked(tmp_path: Path, e
     assert log.end() == ""
     assert [line.rpartition(" ")[2] for line in only(tmp_path / "run/logs").splitlines()] == ["first", "second"]
     assert not list(elsewhere.iterdir())
+
+
+def test_a_log_does_not_make_the_folder_of_a_removed_run_again(tmp_path: Path, elsewhere: Path) -> None:
+    log = RunLog()
+    log.open(remote(tmp_path, Fault()), 0)
+    assert log.upload() == ""
+    log.info("all that is known")
+    shutil.rmtree(tmp_path / "run")
+    assert Path(log.end(0.3)).parent == elsewhere
+    assert "run/logs was removed" in only(elsewhere)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("number", range(1, 6))
