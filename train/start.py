@@ -198,7 +198,8 @@ class Launcher:
         self._finish()
         status = self._process.wait()
         if not is_done:
-            if not self._lines.is_explained if self._threads else status < 0:
+            is_explained = self._lines.is_explained if self._threads else status >= 0
+            if not is_explained:
                 print(f"{INTERRUPTION}; {REMEDIES[self._script]}", file=sys.stderr)
             return INTERRUPTED
         status, lines = self._lines.ending(status)
