@@ -3,8 +3,7 @@
 Each run renews one dataset: only new images are packed and decoded, slices named after the day keep every known image
 in its split, and old runs and slices are removed. The event starts the DAG `image_model`.
 
-`RINGSLICE_SOURCE` and `RINGSLICE_DATA` name the places that a scheduled run works with; without a source there is no
-schedule. Installation, params and failures: docs/airflow.md of ringslice.
+Installation, schedule, params and failures: docs/airflow.md of ringslice.
 """
 
 import os
@@ -28,10 +27,10 @@ QUALITY, MORE = {"section": "Quality: fail above these limits"}, {"section": "Mo
 PARAMS = {
     "source": text(SOURCE, f"Images: a folder for each class, IDX files, archives, Parquet files, a list. {DATE}"),
     "root": text(f"{ringslice.DATA}/nightly", f"Where the dataset and its runs go: a path or hdfs://HOST/PATH. {DATE}"),
-    "size": text("224", "Pixels: 224, or height x width. Empty: the source's own.", SIZE, type=["null", "string"]),
+    "size": text("224", "Pixels: 224, or height x width. Empty: 224, or IDX's own.", SIZE, type=["null", "string"]),
     "name": text("{date}-{time}", f"Name of the slices. Known images keep their split. {DATE}", ringslice.FOLDER_NAME),
     "workers": number(2, "Ranks that will train. The number of slices is a multiple of them.", minimum=1),
-    "max_rejects": number(0.05, "Share of images that cannot be used.", "number", maximum=1, **QUALITY),
+    "max_rejects": number(0.05, "Share of images that cannot be used.", ["null", "number"], maximum=1, **QUALITY),
     "max_removed": number(None, "Images that the source lost or changed.", **QUALITY),
     "max_imbalance": number(None, "Images of the largest class / the smallest.", "number", **QUALITY),
     "max_duplicates": number(None, "Contents that are in several splits.", **QUALITY),
@@ -45,6 +44,7 @@ PARAMS = {
 FROM, ROOT, NAME = (f"{{{{ dated(params.{each}, dag_run, dag.timezone) }}}}" for each in ("source", "root", "name"))
 OVERWRITE = "{{ '--overwrite' if params.overwrite else '' }}"
 RUNNER, NAMED, OUTPUT = option("runner"), f"--name={NAME}", f"--output={ROOT}/{NAME}-report.html"
+DECODING = (OVERWRITE, RUNNER, option("size"), option("max-rejects", empty="--max-rejects=1"))
 
 
 def exceeded(summaries: Mapping[str, Mapping[str, Any]], limits: Mapping[str, Any]) -> list[str]:
@@ -76,9 +76,7 @@ with DAG(
     **ringslice.DAG_OPTIONS,
 ) as dag:
     ingest = stage("ingest", "Packs the images into tar files under `ROOT/raw`.", OVERWRITE, arguments=[FROM, ROOT])
-    normalize = stage(
-        "normalize", "Decodes and resizes the images. Unusable ones are kept apart.", OVERWRITE, RUNNER, option("size")
-    )
+    normalize = stage("normalize", "Decodes and resizes the images. Unusable ones are kept apart.", *DECODING)
     shard = stage(
         "shard",
         "Writes the images as TFRecord slices, as an mrjob job; known images keep their split.",

@@ -16,19 +16,16 @@ sys.path.append(str(Path(__file__).resolve().parent))
 import ringslice_airflow as ringslice
 from ringslice_airflow import RingsliceOperator, number, option, text
 
-CANDIDATE = {
-    "type": "object",
-    "propertyNames": {"pattern": f"^(?!(data|name|run|resume|json)$)[a-z][a-z-]{{0,49}}{ringslice.END}"},
-    "maxProperties": 50,
-    "additionalProperties": {"type": ["string", "number"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT},
-}
+OPTION = {"pattern": f"^(?!(data|name|run|resume|json)$)[a-z][a-z-]{{0,49}}{ringslice.END}"}
+VALUE = {"type": ["string", "number", "boolean"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT}
+CANDIDATE = {"type": "object", "propertyNames": OPTION, "additionalProperties": VALUE, "maxProperties": 50}
 
 PROMOTION, MORE = {"section": "Promotion"}, {"section": "More"}
 PARAMS = {
     "root": text(f"{ringslice.DATA}/nightly", "Where the dataset is. A run that an event started takes the event's."),
     "candidates": Param(
         [{"model": "cnn", "epochs": 10}],
-        "Each is trained by its own options of ringslice train: model, recipe, strategy, epochs, batch and others.",
+        "Each has its own options of ringslice train: model, recipe, epochs, batch, others. A flag is true or false.",
         **{"type": "array", "minItems": 1, "maxItems": 100, "items": CANDIDATE},
     ),
     "ranks": number(2, "Ranks, workers or replicas of each candidate.", minimum=1),
@@ -39,8 +36,14 @@ PARAMS = {
 }
 
 
+def word(name: str, value: str | float) -> str:
+    """The word of an option of a command; true and false are the values of a flag."""
+    flag = f"--{name}" if value else f"--no-{name}"
+    return flag if isinstance(value, bool) else f"--{name}={value}"
+
+
 def plan_runs(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """For each candidate its run, and words of its commands; ``extra`` is of the event, ``name`` of the DAG run."""
+    """For each candidate the words of its commands; ``extra`` is of the event, ``name`` of the DAG run."""
     candidates: Sequence[Mapping[str, Any]] = params["candidates"]
     root, slices = (extra.get(each) or params[each] for each in ("root", "name"))
     shared = {"data": f"--data={root}", "name": f"--name={slices}" if slices else ""}
@@ -48,7 +51,7 @@ def plan_runs(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) ->
     runs = [run] if len(candidates) == 1 else [f"{run}-{number}" for number in range(1, len(candidates) + 1)]
     words = [f"--ranks={params['ranks']}", *shared.values()]
     return [
-        {"run": run, **shared, "train": [*words, f"--run={run}", "--resume", *(f"--{key}={own[key]}" for key in own)]}
+        {**shared, "train": [*words, f"--run={run}", "--resume", *(word(*each) for each in own.items())]}
         for run, own in zip(runs, candidates, strict=True)
     ]
 
@@ -81,12 +84,13 @@ with DAG(
     promote = RingsliceOperator(
         task_id="promote",
         options=[option("ranks"), *PLANNED, option("min-accuracy"), option("max-class-drop")],
-        arguments=planned.map(lambda each: each["run"]),
+        arguments=train.output.map(lambda each: each["place"].rpartition("/")[2]),  # none of those that failed
+        trigger_rule="all_done_min_one_success",
         doc_md="Makes the best candidate the champion if it is better on the same test images, by a paired test.",
     )
     export = RingsliceOperator(
         task_id="export",
-        options=[*PLANNED, "--run=champion"],
+        options=[PLANNED[0], "--run=champion"],  # the slices of a champion that was kept are older
         doc_md="Writes the champion as a SavedModel, which `train/predict.py champion` uses.",
     )
     train >> promote >> export

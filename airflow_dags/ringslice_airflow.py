@@ -58,15 +58,15 @@ def text(default: str | None, help_text: str, pattern: str = LINE, **more: Any) 
     return Param(default, help_text, pattern=pattern, **more)
 
 
-def number(default: float | None, help_text: str, kind: str = "integer", minimum: float = 0, **more: Any) -> Param:
-    """A param that is a number of a JSON type; without a default it may be null."""
+def number(default: float | None, help_text: str, kind: Any = "integer", minimum: float = 0, **more: Any) -> Param:
+    """A param that is a number of a JSON type, or one of a list of types; without a default it may be null."""
     return Param(default, help_text, type=["null", kind] if default is None else kind, minimum=minimum, **more)
 
 
-def option(name: str) -> str:
-    """Template of the option ``--NAME=VALUE`` of the param of this name; of nothing if it is empty."""
+def option(name: str, empty: str = "") -> str:
+    """Template of the option ``--NAME=VALUE`` of the param of this name; of the word ``empty`` if it is empty."""
     value = f"params.{name.replace('-', '_')}"
-    return f"{{{{ '' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
+    return f"{{{{ '{empty}' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
 
 
 def dated(template: str, dag_run: Any, timezone: tzinfo) -> str:
@@ -130,11 +130,9 @@ class RingsliceOperator(BaseOperator):
         """Run a command to its end; returns its exit status and its last error line."""
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
         tie = {"RINGSLICE_PARENT": f"{os.getpid()} {int(signal.SIGTERM)}"}  # see tie_to_parent of etl/processes.py
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.PIPE}
+        more: Any = {"cwd": HOME, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.PIPE}
         try:
-            process = subprocess.Popen(
-                words, cwd=HOME, env=kept | tie, text=True, errors="backslashreplace", start_new_session=True, **streams
-            )
+            process = subprocess.Popen(words, env=kept | tie, errors="backslashreplace", start_new_session=True, **more)
         except OSError as error:
             remedy = "Run make install there, or set RINGSLICE_HOME"
             raise EnvironmentFailure(f"{words[0]}: {error.strerror}. {remedy}") from error

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from etl.errors import UsageError
 from train.config.settings import (
+    AUTO,
     DDP,
     HOROVOD,
     MIRRORED,
@@ -69,20 +70,35 @@ def start(settings: Settings, monitor: Monitor) -> None:
         monitor.start(settings.stall_timeout_s, is_elastic())
     if settings.has_servers or settings.strategy == MULTI_WORKER:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a lost worker, or a port that is taken
-    with prepare_import(), require_framework(settings):
+    with prepare_import(), require_framework(settings.strategy):
         run_strategy = import_strategy(settings, monitor)
     run_strategy()
 
 
 @contextmanager
-def require_framework(settings: Settings) -> Iterator[None]:
-    """Surround the import of a framework: raise EnvironmentFailure if it is not installed."""
+def require_framework(strategy: str) -> Iterator[None]:
+    """Surround the import of a strategy's framework: raise EnvironmentFailure if it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name not in ("tensorflow", "horovod", "torch"):
             raise
-        raise not_installed(settings.strategy, error.name) from error
+        raise not_installed(strategy, error.name) from error
+
+
+def import_for_evaluation(
+    strategy: str, monitor: Monitor, stall_timeout_s: float
+) -> Callable[[Callable[["Strategy"], None]], None]:
+    """Import what is needed to evaluate by `HOROVOD` or `DDP`; returns a function that calls another on its ranks."""
+    require_strategy(strategy)
+    with prepare_import(), require_framework(strategy):
+        if strategy == DDP:
+            from train.strategies.ddp import run_ddp
+
+            return lambda work: run_ddp(work, monitor, AUTO, stall_timeout_s)
+        from train.strategies.horovod_ring import run_on_ranks
+
+        return lambda work: run_on_ranks(work, monitor, AUTO)
 
 
 def import_strategy(settings: Settings, monitor: Monitor) -> Callable[[], None]:

@@ -20,12 +20,20 @@ from etl.errors import UsageError
 from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import is_given, reading_options
-from train.config.settings import AUTO, CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, STALL_TIMEOUT
+from train.config.settings import (
+    CHECKPOINT,
+    DATA,
+    ENVIRONMENT_PREFIX,
+    EVALUATION_STRATEGY,
+    JSON,
+    NAME,
+    STALL_TIMEOUT,
+)
 from train.evaluation.comparison import Rules
+from train.main import import_for_evaluation
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank, with_monitor
 from train.parallel.endings import REMEDIES
-from train.parallel.startup import prepare_import
 
 LIMITS = {
     "max_p": "Promote only if the p-value of McNemar's test is at most this (divided by the number of candidates).",
@@ -52,6 +60,7 @@ def limit_options(function: Any) -> Any:
 @NAME
 @click.option("--split", default="test", show_default=True, help="The split to compare on.")
 @CHECKPOINT
+@EVALUATION_STRATEGY
 @limit_options
 @click.option("--rollback", is_flag=True, help="Make the champion before this one the champion again; give no RUN.")
 @JSON
@@ -72,11 +81,11 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
         raise UsageError(f"--{given[0].replace('_', '-')} has no meaning with --rollback, which compares nothing")
     rules = Rules(**{name: values.pop(name) for name in LIMITS})
     monitor.start(stall_timeout_s)
-    with prepare_import():
-        from train.evaluation.promote import Promotion, promote
-        from train.strategies.horovod_ring import run_on_ranks
+    run_on_ranks = import_for_evaluation(values["strategy"], monitor, stall_timeout_s)
+    from train.evaluation.promote import Promotion, promote
+
     wanted = Promotion(runs=runs, rules=rules, rollback=rollback, **values)
-    run_on_ranks(lambda strategy: promote(wanted, strategy, monitor), monitor, AUTO)
+    run_on_ranks(lambda strategy: promote(wanted, strategy, monitor))
 
 
 def main() -> NoReturn:

@@ -20,7 +20,7 @@ import click
 from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
-from train.config.settings import ENVIRONMENT_PREFIX, HOROVOD
+from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD
 from train.config.settings import command as main_command
 from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
@@ -83,16 +83,17 @@ def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | No
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9",
 )
+@EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
 @words_argument
-def evaluate(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
-    """Evaluate a checkpoint of a run of ROOT, on ranks that horovodrun starts.
+def evaluate(strategy: str, ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
+    """Evaluate a checkpoint of a run of ROOT, on ranks that the strategy's launcher starts.
 
     All other options are those of train/evaluate.py and go to it as they are: --run, --split, --checkpoint,
     --min-accuracy, --json and more (see: train/evaluate.py --help).
     """
-    return start(Ranks(count=ranks, hosts=hosts), "evaluate.py", with_data(words))
+    return start(Ranks(strategy, ranks, hosts=hosts), "evaluate.py", ["--strategy", strategy, *with_data(words)])
 
 
 @command.command(
@@ -100,16 +101,17 @@ def evaluate(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> in
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice promote data/flowers nightly --min-accuracy 0.9",
 )
+@EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="ROOT RUN... [OPTIONS]…")
-def promote(ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
-    """Make a run of ROOT the champion if it is better than the one before by a paired test, on ranks of horovodrun.
+def promote(strategy: str, ranks: int | None, hosts: str | None, words: tuple[str, ...]) -> int:
+    """Make a run of ROOT the champion if it is better than the one before by a paired test.
 
     All other options are those of train/promote.py and go to it as they are: --min-accuracy, --max-p,
     --max-class-drop, --rollback, --json and more (see: train/promote.py --help).
     """
-    return start(Ranks(count=ranks, hosts=hosts), "promote.py", with_data(words))
+    return start(Ranks(strategy, ranks, hosts=hosts), "promote.py", ["--strategy", strategy, *with_data(words)])
 
 
 @command.command(

@@ -189,7 +189,7 @@ def repack(root: Place, found: Found) -> int:
     images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
     identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"], versions=False)}
     listing = fingerprint_of(b"".join(sorted(found.contents)))
-    record = RunRecord(packed=len(rest.images), removed=found.images, reused=len(kept))
+    record = RunRecord(packed=len(rest.images), erased=found.images, reused=len(kept))
     run = stage.renew(identity, parent.fingerprint, listing, force=True)
     assert run is not None
     with run:

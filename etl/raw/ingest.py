@@ -280,7 +280,7 @@ def _summary(stage: Stage, already_done: bool) -> Summary:
     facts = {
         "images": counts["images"],
         "newly_packed": 0 if already_done else run.get("packed", 0),
-        "removed_or_changed": 0 if already_done else run.get("removed", 0),
+        "removed_or_changed": run.get("removed", 0),  # also if done before: a limit for it holds at a second try
         "classes": len(marker["classes"]),
         "skipped_files": counts["skipped"],
         "source_splits": counts["by_split"],

@@ -52,7 +52,7 @@ def run_names(root: Place) -> list[str]:
 
 def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
     """The names of the runs that stay, newest first, each with the reason."""
-    promoted = [each["run"] for each in read_champions(root)[: 1 + KEPT_CHAMPIONS]]
+    promoted = _champions(root)
     stays, number = dict[str, str](), 0
     for name in sorted(run_names(root), key=lambda name: _trained_at(root / "runs" / name), reverse=True):
         run = root / "runs" / name
@@ -67,6 +67,11 @@ def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
             stays[name] = "being trained"
         number += 1
     return stays
+
+
+def _champions(root: Place) -> list[str]:
+    """The names of the runs that stay because they were promoted, the champion first."""
+    return [each["run"] for each in read_champions(root)[: 1 + KEPT_CHAMPIONS]]
 
 
 def _trained_at(run: Place) -> tuple[str, str]:
@@ -87,13 +92,17 @@ def _is_being_trained(run: Place) -> bool:
 def remove_runs(root: Place, names: Iterable[str]) -> list[str]:
     """Remove runs, and what a prune before this one left; returns the names of those removed.
 
-    A run whose training began meanwhile stays. Raises BusyError if another prune is at work.
+    A run whose training began meanwhile stays, and so does one that was promoted. Raises BusyError if another prune
+    or a promote is at work.
     """
     names, runs = list(names), root / "runs"
     if not names and not (runs / WORK_FOLDER).exists():
         return []
     with leased(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
-        return [name for name in names if _remove(runs / name, lease.staging)]
+        promoted = _champions(root)
+        for name in (name for name in names if name in promoted):
+            log("prune", f"{runs / name} stays as it is: it was promoted")
+        return [name for name in names if name not in promoted and _remove(runs / name, lease.staging)]
 
 
 def _remove(run: Place, staging: Place) -> bool:

@@ -1,6 +1,10 @@
-"""``ROOT/models/champion.json``: the run and checkpoint in use, and those before; ``ringslice promote`` writes it."""
+"""``ROOT/models/champion.json``: the run and checkpoint in use, and those before; ``ringslice promote`` writes it.
 
-from collections.abc import Sequence
+Who writes it holds the lease of ``ROOT/runs``, under which ``ringslice prune`` removes runs: no run is promoted and
+removed at once.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
@@ -41,13 +45,21 @@ def read_champion(root: Place) -> Promoted:
     raise UsageError(f"{root} has no champion; make one with: ringslice promote {root} RUN")
 
 
-def publish_champions(root: Place, before: Sequence[Promoted], champions: Sequence[Promoted]) -> None:
+def publish_champions(
+    root: Place,
+    before: Sequence[Promoted],
+    champions: Sequence[Promoted],
+    check: Callable[[], object] = lambda: None,
+) -> None:
     """Replace the file, in one atomic step, by one with these ``champions``, newest first; ``before`` are those read.
 
-    Raises EnvironmentFailure if another process changed it meanwhile.
+    ``check`` raises an error if the first of them cannot be promoted any more; no run is removed meanwhile.
+
+    Raises EnvironmentFailure if another process changed the file meanwhile, or is removing runs.
     """
     place = champion_file(root)
-    with leased(place.parent / WORK_FOLDER, f"ringslice promote on {place}") as lease:
+    with leased(root / "runs" / WORK_FOLDER, f"ringslice promote on {place}") as lease:
+        check()
         is_unchanged = read_champions(root) == list(before)
         if is_unchanged:
             content = {"format": FORMAT, "champion": champions[0], "history": list(champions[1:])}

@@ -114,8 +114,9 @@ if "FAKE_BUSY" in os.environ and len(open("started.txt").readlines()) == 1:
     sys.exit(3)
 summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
 summary |= {{"smallest_class": {{"b": 3}}, "duplicates": {{"across_splits": 0}}, "examples": 9, "splits": {{}}}}
+summary |= {{"place": "/root/runs/" + word[len("--run="):] for word in sys.argv if word.startswith("--run=")}}
 print(json.dumps(summary), flush=True)
-sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+sys.exit(1 if "--model=diverges" in sys.argv else int(os.environ.get("FAKE_STATUS", "0")))
 """
 
 
@@ -140,7 +141,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     params: dict[str, Any] = {
         **{"source": "{date}; touch pwned {time}", "root": root, "config": config, "size": None, "keep": 3},
         **{"name": "n -m {date} $HOME", "slices": 7, "overwrite": True, "runner": "hadoop"},
-        **{"max_rejects": 0.1, "max_imbalance": 3},
+        **{"max_rejects": None, "max_imbalance": 3},
     }
     home = {"RINGSLICE_HOME": str(fake_home)}
     before = datetime.now(ZoneInfo(FAR_ZONE))
@@ -153,21 +154,23 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     of_slices = ["--splits-from=newest", "--workers=2", "--slices=7"]
     assert started == [
         ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned {moment}", root],
-        ["normalize", *options, "--overwrite", runner, "--", root],
+        ["normalize", *options, "--overwrite", runner, "--max-rejects=1", "--", root],
         ["shard", *options, "--overwrite", runner, name, *of_slices, "--", root],
         ["verify", *options, runner, name, "--", root],
         ["report", *options, name, f"--output={root}/n -m {day} $HOME-report.html", "--", root],
         ["prune", *options, "--keep=3", "--keep-runs=7", "--", root],
     ]
     candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
-    params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": [candidate], "min_accuracy": 0.5}
+    candidates = [candidate | {"drop-last": True, "check": False}]
+    params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": candidates, "min_accuracy": 0.5}
     assert airflow.dags_test("image_model", params, home).finished.returncode == 0
     slices, run = [f"--data={root}", "--name=n $HOME"], "|| touch pwned"
     assert commands_of(fake_home)[6:] == [
         [*("train", "--json", "--ranks=2"), *slices, f"--run={run}", "--resume"]
-        + [f"--{name}={value}" for name, value in candidate.items()],
+        + [f"--{name}={value}" for name, value in candidate.items()]
+        + ["--drop-last", "--no-check"],
         ["promote", "--json", "--ranks=2", *slices, "--min-accuracy=0.5", "--max-class-drop=0.1", "--", run],
-        ["export", "--json", *slices, "--run=champion"],
+        ["export", "--json", slices[0], "--run=champion"],
     ]
     assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
 
@@ -225,7 +228,22 @@ def test_a_try_waits_for_the_one_before(airflow: Airflow, fake_home: Path) -> No
     done = airflow.dags_test("image_dataset", {}, {"RINGSLICE_HOME": str(fake_home), "FAKE_BUSY": "1"})
     assert done.states["ingest"] == "success"
     assert done.tries["ingest"] == 1
-    assert [words[0] for words in commands_of(fake_home)][:3] == ["ingest", "ingest", "normalize"]
+    started = commands_of(fake_home)
+    assert [words[0] for words in started][:3] == ["ingest", "ingest", "normalize"]
+    assert "--max-rejects=0.05" in started[2]
+
+
+@pytest.mark.integration
+def test_a_candidate_that_fails_is_left_out(airflow: Airflow, fake_home: Path) -> None:
+    """The others are compared, if there are any."""
+    good, bad, home = {"model": "cnn"}, {"model": "diverges"}, {"RINGSLICE_HOME": str(fake_home)}
+    some = airflow.dags_test("image_model", {"run": "run", "candidates": [good, bad, good]}, home)
+    assert [some.states[f"train {number}"] for number in range(3)] == ["success", "failed", "success"]
+    assert some.states["export"] == "success", some.log[-3000:]
+    promote = commands_of(fake_home)[3]
+    assert (promote[0], promote[-3:]) == ("promote", ["--", "run-1", "run-3"])
+    none = airflow.dags_test("image_model", {"candidates": [bad, bad]}, home)
+    assert (none.states["promote"], none.states["export"]) == ("upstream_failed", "upstream_failed")
 
 
 @pytest.mark.integration

@@ -58,6 +58,7 @@ def test_five_nights(digits: Path, tmp_path: Path) -> None:
         assert {each.name for each in (root / "slices").iterdir()} == newest
 
         params: dict[str, Any] = {"root": str(root), "ranks": 1, "candidates": [candidate], "max_class_drop": 1}
+        params["name"] = f"night-{night}"  # as a run that an event started has it
         promoted = succeeded(airflow.dags_test("image_model", params)).xcoms["promote"]
         runs.append(promoted["run"])
         assert promoted["promoted"] == (candidate != WORSE), promoted

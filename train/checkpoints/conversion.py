@@ -76,7 +76,7 @@ def layers_of(model: str) -> Iterator[tuple[str, str, str]]:
     else:
         raise UsageError(
             f"--model {model} of this run cannot be converted between TensorFlow and PyTorch (mlp, cnn and resnet50"
-            " can); evaluating, promoting or exporting a run of PyTorch converts it"
+            " can); evaluate and promote a run of PyTorch with --strategy ddp"
         )
 
 

@@ -182,6 +182,12 @@ CHECKPOINT = click.option(
     show_default=True,
     help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
 )
+EVALUATION_STRATEGY = click.option(
+    "--strategy",
+    type=click.Choice([HOROVOD, DDP]),
+    default=HOROVOD,
+    help="What evaluates: TensorFlow on ranks of horovodrun (the default), or PyTorch on those of torchrun (ddp).",
+)
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each rank, and every count of the summary.")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from etl.errors import DataError
+from etl.errors import DataError, EnvironmentFailure
 from etl.stages.run import RunRecord
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
@@ -17,7 +17,7 @@ from train.reader.config import ReaderOptions
 from train.runs.checkpointer import load_weights
 from train.runs.consistency import require_agreement
 from train.runs.data import open_data
-from train.runs.folder import Dataset, find_dataset
+from train.runs.folder import Dataset, find_dataset, has_begun
 from train.runs.run import Run
 from train.strategies import Strategy
 
@@ -33,6 +33,7 @@ class Evaluation:
     run: str | None
     split: str
     checkpoint: str
+    strategy: str
     min_accuracy: float | None
     json: bool
     reading: ReaderOptions
@@ -46,7 +47,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> No
     trained = collective.run_on_root(lambda: find_trained(root, wanted.run, wanted.checkpoint))
     collective.run_on_root(lambda: require_split(dataset, wanted.split))
     monitor.open_log(open_place(trained.folder))
-    given = {name: getattr(wanted, name) for name in ("data", "name", "run", "json", "reading")}
+    given = {name: getattr(wanted, name) for name in ("data", "name", "run", "strategy", "json", "reading")}
     run, result = evaluate(trained, dataset, wanted.split, strategy, monitor, given=given)
     collective.run_on_root(lambda: finish(run, wanted, result, collective.size, record))
     collective.close()
@@ -92,7 +93,12 @@ def evaluate(
 
 
 def finish(run: Run, wanted: Evaluation, result: dict[str, Any], ranks: int, record: RunRecord) -> None:
-    """Write the result and print it. Raises DataError if the accuracy is below what is wanted."""
+    """Write the result and print it.
+
+    Raises DataError if the accuracy is below what is wanted, EnvironmentFailure if the run was removed meanwhile.
+    """
+    if not has_begun(run.folder):  # its folder is not made again
+        raise EnvironmentFailure(f"{run.folder} was removed while it was evaluated; give --run NAME of another run")
     place = run.folder / f"evaluation-{wanted.split}.json"
     staging = run.folder / f"_evaluation-{token_hex(4)}"  # its own: a trainer or another evaluation may be at work
     try:

@@ -82,7 +82,8 @@ class Evaluator:
                 confusion.add(batch.labels.numpy(), predicted, batch.weights.numpy())
             if data.is_counted and answers is not None:
                 is_real = batch.weights.numpy() > 0
-                answers.add(batch.keys.numpy()[is_real], batch.labels.numpy()[is_real], predicted[is_real])
+                keys = np.array(batch.real_keys(), object)
+                answers.add(keys, batch.labels.numpy()[is_real], predicted[is_real])
             monitor.local_phase(f"{READING} {split}")
         loss, hits, examples = collective.all_reduce(np.array(totals)).tolist()
         if confusion is not None:

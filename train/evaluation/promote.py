@@ -29,6 +29,7 @@ class Promotion:
     runs: Sequence[str]
     split: str
     checkpoint: str
+    strategy: str
     rules: Rules
     rollback: bool
     json: bool
@@ -58,7 +59,7 @@ def promote(wanted: Promotion, strategy: Strategy, monitor: Monitor) -> None:
         collective.run_on_root(lambda: roll_back(wanted, open_place(dataset.root), record))
     else:
         contest = collective.run_on_root(lambda: prepare(wanted, dataset))
-        given = {"data": wanted.data, "name": wanted.name, "json": wanted.json, "reading": wanted.reading}
+        given = {name: getattr(wanted, name) for name in ("data", "name", "strategy", "json", "reading")}
         answers = {}
         for each in contest.entrants:
             monitor.open_log(open_place(each.folder))
@@ -74,17 +75,21 @@ def prepare(wanted: Promotion, dataset: Dataset) -> Contest:
 
     Raises UsageError if a run has no checkpoint or does not fit the slices, DataError if the champion's is gone.
     """
-    require_split(dataset, wanted.split)
     root = open_place(dataset.root)
     champions = read_champions(root)
     champion = find_promoted(root, champions[0]) if champions else None
     found = [find_trained(root, run, wanted.checkpoint) for run in dict.fromkeys(wanted.runs)]
     candidates = [each for each in found if champion is None or each.weights != champion.weights]
+    contest = Contest(dataset, champions, candidates, champion)
+    if not candidates:
+        return contest
+    require_split(dataset, wanted.split)
     for each in candidates:
         each.require_fit(dataset)
     if champion is not None:
-        champion.require_fit(dataset, f"to start again, remove {champion_file(root)}")
-    return Contest(dataset, champions, candidates, champion)
+        name = champion.dataset.name
+        champion.require_fit(dataset, f"give --name {name}, or remove {champion_file(root)} to start again")
+    return contest
 
 
 def settle(wanted: Promotion, contest: Contest, answers: Mapping[str, Answers], record: RunRecord) -> None:
@@ -115,7 +120,8 @@ def settle(wanted: Promotion, contest: Contest, answers: Mapping[str, Answers], 
         found |= before | asdict(comparison)
     if is_promoted:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        publish_champions(root, contest.champions, [found | {"promoted_at": now}, *contest.champions])
+        champions = [found | {"promoted_at": now}, *contest.champions]
+        publish_champions(root, contest.champions, champions, best.require_unchanged)
     show(wanted, root, record, found, is_promoted)
     if own.accuracy < wanted.rules.min_accuracy:
         raise DataError(f"{best.folder}: {reason} on {wanted.split}")
@@ -126,8 +132,8 @@ def roll_back(wanted: Promotion, root: Place, record: RunRecord) -> None:
     champions = read_champions(root)
     if len(champions) < 2:
         raise UsageError(f"{root} has no champion before this one; promote another run: ringslice promote {root} RUN")
-    find_promoted(root, champions[1], f"promote another run: ringslice promote {root} RUN")
-    publish_champions(root, champions, champions[1:])
+    remedy = f"promote another run: ringslice promote {root} RUN"
+    publish_champions(root, champions, champions[1:], lambda: find_promoted(root, champions[1], remedy))
     show(wanted, root, record, champions[1] | {"reason": f"{champions[0]['run']} was rolled back"}, True)
 
 

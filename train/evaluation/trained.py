@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.champion import CHAMPION, Promoted, champion_file, read_champion
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import DamagedError
-from train.config.recipe import Recipe
-from train.config.settings import AUTO, BEST, TENSORFLOW, Settings
+from train.config.recipe import LOCAL, Recipe
+from train.config.settings import AUTO, BEST, Settings
 from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
 from train.runs.run import Choice, Run
 
@@ -38,15 +38,27 @@ class Trained:
             "slices": self.marker["slices"],
         }
 
-    def settings(self, **given: Any) -> Settings:
-        """The settings that it was trained with, and those that are ``given``, to compute with TensorFlow.
+    def require_unchanged(self) -> None:
+        """Raise EnvironmentFailure if the checkpoint was removed, or replaced, since it was found."""
+        try:
+            files = store.open_checkpoint(open_place(self.folder), self.marker["step"]).marker["files"]
+        except DamagedError:
+            files = None
+        if files != self.marker["files"]:
+            step = store.name_of(self.marker["step"])
+            raise EnvironmentFailure(f"{self.folder}: {step} was removed or replaced meanwhile; run again")
 
-        Raises UsageError if it is of PyTorch, and its model is not one of TensorFlow, too.
+    def settings(self, **given: Any) -> Settings:
+        """The settings that it was trained with, and those that are ``given``.
+
+        Raises UsageError if its model cannot be converted to the framework of the strategy.
         """
         recorded = self.marker["settings"]
-        if self.marker["framework"] != TENSORFLOW:
+        recipe = replace(Recipe.of_run(recorded), batch_norm=LOCAL)  # its statistics are those of the training
+        settings = Settings(recipe=recipe, group=recorded["group"], resume=AUTO, **given)
+        if self.marker["framework"] != settings.framework:
             weights_of(recorded["model"])  # raises it
-        return Settings(recipe=Recipe.of_run(recorded), group=recorded["group"], resume=AUTO, **given)
+        return settings
 
     def run_on(self, dataset: Dataset, settings: Settings) -> Run:
         """The run with the examples of ``dataset``, and the mean and standard deviation that it was trained with.
@@ -141,4 +153,7 @@ def require_split(dataset: Dataset, split: str) -> None:
     """Raise UsageError if the slices have no examples of this split."""
     have = [name for name, its in dataset.manifest["splits"].items() if its["records"]]
     if split not in have:
-        raise UsageError(f"--split {split!r}: {dataset.folder} has {', '.join(have)}")
+        raise UsageError(
+            f"--split {split!r}: {dataset.folder} has only {', '.join(have)}; give another --split, or --name of slices"
+            " that have it"
+        )

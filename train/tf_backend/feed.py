@@ -6,7 +6,7 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -171,6 +171,11 @@ class PixelBatch:
     labels: tf.Tensor
     weights: tf.Tensor
     keys: tf.Tensor
+
+    def real_keys(self) -> Sequence[bytes]:
+        """Those of the examples that are no padding."""
+        found: list[bytes] = self.keys[self.weights > 0].numpy().tolist()
+        return found
 
 
 PixelBatches = Generator[PixelBatch, None, None]

@@ -26,6 +26,10 @@ class PixelBatch:
     weights: torch.Tensor
     keys: Sequence[bytes]
 
+    def real_keys(self) -> Sequence[bytes]:
+        """Those of the examples that are no padding."""
+        return self.keys
+
 
 PixelBatches = Generator[PixelBatch, None, None]
 Ahead = deque[tuple[RecordBatch, DecodingBatch]]

@@ -109,6 +109,14 @@ def files_with(root: Path, needles: set[bytes]) -> list[str]:
     return [name for name, data in contents(root).items() if any(needle in data for needle in needles)]
 
 
+def test_what_was_erased_does_not_count_as_removed(data: Dataset) -> None:
+    data.erase("ant/01.png")
+    (data.source / "ant/01.png").unlink()
+    words = ("ingest", data.source, data.root, "--max-removed", 1, "--pack-size", "4KB", "--json")
+    found = json.loads(succeeded(ringslice_here(*words)).stdout)
+    assert (found["already_done"], found["removed_or_changed"]) == (True, 0)
+
+
 def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Dataset) -> None:
     needles = {*BYTES, *encoded(data.root, GONE)}
     assert len(needles) == len(BYTES) + 4

@@ -106,7 +106,8 @@ def test_only_what_is_new_or_changed_is_packed(make_tree: TreeMaker, tmp_path: P
     assert generations.generation_of(stage, marker["parent"]).marker == json.loads(first)
     assert (root / "raw/generations" / f"{marker['parent']}.json").read_bytes() == first
     require_same(root, source)
-    assert renew(source, root)["already_done"]
+    again = renew(source, root)
+    assert (again["already_done"], again["newly_packed"], again["removed_or_changed"]) == (True, 0, 3)
     assert packs_of(root) == after
 
 

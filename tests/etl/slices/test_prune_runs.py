@@ -29,7 +29,7 @@ def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
         "job-2": "the champion",
         "job-1": "a champion before this one",
     }
-    assert remove_runs(root, ["job-3", "job-4", "job-5"]) == ["job-4", "job-5"]
+    assert remove_runs(root, ["job-1", "job-2", "job-3", "job-4", "job-5"]) == ["job-4", "job-5"]  # as if chosen before
     lease.release()
     assert run_names(root) == ["job-0", "job-1", "job-2", "job-3", "mine"]
     assert not (root / "runs/_work").exists()

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.slices.prune import remove_runs
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
+from etl.stages.lease import BusyError, leased
 from etl.storage.place import Place, open_place
 
 FIRST, SECOND, THIRD = [Promoted(run=name, accuracy=0.9) for name in ("first", "second", "third")]
@@ -24,6 +26,19 @@ def test_records_follow_each_other(root: Place) -> None:
     assert [info.base_name for info in (root / "models").children()] == ["champion.json"]
     publish_champions(root, [SECOND, FIRST], [FIRST])
     assert read_champions(root) == [FIRST]
+
+
+def test_no_run_is_promoted_while_runs_are_removed(root: Place) -> None:
+    def check() -> None:
+        with pytest.raises(BusyError, match="ringslice prune on"):
+            remove_runs(root, ["first"])
+        raise DataError("it is gone")
+
+    with pytest.raises(DataError, match="it is gone"):
+        publish_champions(root, [], [FIRST], check)
+    assert read_champions(root) == []
+    with leased(root / "runs/_work", "a prune"), pytest.raises(BusyError, match="ringslice promote on"):
+        publish_champions(root, [], [FIRST])
 
 
 @pytest.mark.parametrize("damage", [lambda text: text.replace("first", "other"), lambda _: "", lambda _: "[]"])

@@ -1,10 +1,12 @@
 """The champion: which of two models is promoted, also on slices of another night; and back again."""
 
 import json
+import pkgutil
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from scipy.stats import binomtest, chi2
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
-from etl.slices.prune import KeptRuns, prune
+from etl.slices.prune import KeptRuns, prune, remove_runs
 from etl.storage.place import open_place
 from tests.lib.commands import failed, ringslice, succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -154,6 +156,7 @@ def test_the_better_one_of_two_is_the_champion_over_two_nights(mine: TrainedRun)
     assert found["p_value"] < 1e-6
     again = promote(mine, "mine", "--name", "default")
     assert (again["promoted"], again["already_done"], again["champion"]) == (False, True, "mine")
+    assert promote(mine, "mine", "--name", "apart", "--split", "none") == {**again, "seconds": ANY}  # compares nothing
 
     kept = promote(mine, "weak", *NIGHT)  # of last night, as the champion is
     assert (kept["promoted"], kept["champion"]) == (False, "mine")
@@ -196,6 +199,30 @@ def test_other_commands_know_the_champion(mine: TrainedRun) -> None:
     failed(promote_here("--data", mine.root, "weak"), 1, "checkpoint.json is missing; it was promoted")
 
 
+def remove_after(function: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the run ``mine``, as prune does, when this function has been called."""
+    called = pkgutil.resolve_name(function)
+
+    def remove(*arguments: Any, **more: Any) -> Any:
+        found = called(*arguments, **more)
+        assert remove_runs(open_place(str(root)), ["mine"]) == ["mine"]
+        return found
+
+    monkeypatch.setattr(function, remove)
+
+
+def test_a_run_that_is_removed_meanwhile(mine: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not promoted, and the result of an evaluation does not make its folder again."""
+    other = mine.copy(tmp_path / "other")
+    remove_after("train.evaluation.promote.decide", mine.root, monkeypatch)
+    outcome = promote_here("--data", mine.root, "mine", "--name", "default")
+    failed(outcome, 3, "runs/mine: step-00000040 was removed or replaced meanwhile; run again")
+    assert not (mine.root / "models").exists()
+    remove_after("train.evaluation.evaluate.load_weights", other.root, monkeypatch)
+    failed(evaluate_here(*other.words, "--name", "default"), 3, "runs/mine was removed while it was evaluated")
+    assert not other.folder.exists()
+
+
 def test_a_run_sees_other_slices_with_its_own_mean_and_deviation(made: TrainedRun) -> None:
     own, other = (find_dataset(str(made.root), name) for name in ("default", "night-2"))
     trained = find_trained(open_place(str(made.root)), "mine", "newest")
@@ -214,7 +241,12 @@ def test_what_cannot_be_compared(mine: TrainedRun) -> None:
     failed(promote_here(*words[:2], "--rollback", "--split", "test"), 2, "--split has no meaning with --rollback")
     failed(promote_here(*words, "--max-p", 5), 2, "--max-p 5 is out of range")
     failed(promote_here(*words, "--name", "apart"), 2, "does not keep its splits (--splits-from)")
+    failed(promote_here(*words, "--split", "none"), 2, "has only train, validation, test; give another --split")
     assert not (mine.root / "models").exists()
+    promote(mine, "mine", "--name", "default")
+    training = ("--model", MODEL, "--crop", 20, "--batch", 15, "--max-steps", 2)
+    succeeded(train_here("--data", mine.root, "--name", "apart", "--run", "apart", *training))
+    failed(promote_here(*words[:2], "apart", "--name", "apart"), 2, "split there; give --name default, or remove")
 
 
 @pytest.mark.integration

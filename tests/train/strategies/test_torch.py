@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.lib.commands import failed, run, succeeded
+from tests.lib.commands import Finished, failed, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.outcomes import distance, last_checkpoint, require_each_key_once
 from tests.lib.torch_ranks.running import in_torch, torchrun
@@ -26,8 +26,12 @@ def test_examples_count_once_and_the_state_is_whole_on_other_numbers_of_ranks(ro
     words = (MAIN, "--data", root, *DDP, *model, "--audit", "--run", "one", "--resume", "auto")
     succeeded(torchrun(4, *words, "--max-steps", 10))
     succeeded(torchrun(3, *words, "--max-steps", 25))
-    succeeded(in_torch("python", *words))
+    trained = json.loads(succeeded(in_torch("python", *words, "--json")).stdout)
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
+    evaluate = ("train/evaluate.py", "--data", root, "--run", "one", "--json")
+    found = json.loads(succeeded(torchrun(2, *evaluate, *DDP)).stdout)
+    assert (found["ranks"], found["accuracy"]) == (2, pytest.approx(trained["test_accuracy"], abs=1e-4))
+    failed(run("python", *evaluate), 2, "evaluate and promote a run of PyTorch with --strategy ddp")
 
 
 def test_a_resume_changes_no_bit(root: Path) -> None:
@@ -82,6 +86,11 @@ def write_noise(folder: Path) -> Path:
     return folder
 
 
+def loss_of(evaluation: Finished) -> float:
+    found: float = json.loads(succeeded(evaluation).stdout)["loss"]
+    return found
+
+
 @pytest.mark.parametrize(("model", "optimizer"), [("mlp", "adam"), ("cnn", "sgd"), ("mlp", "adamw")])
 def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str, tmp_path: Path) -> None:
     """The same evaluation after a conversion, and the same weights after another step, also converted back."""
@@ -96,8 +105,12 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
     again = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 4)).stdout)
     assert again["test_loss"] == pytest.approx(first["test_loss"], abs=2e-4)
     ended = json.loads(succeeded(in_torch(*words, *DDP, "--run", "torch", "--resume", "--max-steps", 5)).stdout)
-    found = json.loads(succeeded(run("python", "train/evaluate.py", "--data", root, "--run", "torch", "--json")).stdout)
-    assert found["loss"] == pytest.approx(ended["test_loss"], abs=2e-4)
+    evaluate = ("python", "train/evaluate.py", "--data", root, "--json", "--run")
+    assert loss_of(run(*evaluate, "torch")) == pytest.approx(ended["test_loss"], abs=2e-4)
+    assert loss_of(in_torch(*evaluate, "torch", *DDP)) == pytest.approx(ended["test_loss"], abs=1e-4)
+    assert loss_of(in_torch(*evaluate, "keras", *DDP)) == pytest.approx(first["test_loss"], abs=2e-4)
+    promote = ("python", "train/promote.py", "--data", root, "--json", *DDP, "torch", "keras")
+    assert json.loads(succeeded(in_torch(*promote)).stdout)["promoted"]
     succeeded(run(*convert, "--run", "torch", "--to", "back"))
     succeeded(run(*words, "--run", "keras", "--resume", "--max-steps", 5))
     assert distance(root, "keras", "back", "kernel") < CLOSE
