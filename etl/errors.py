@@ -109,6 +109,11 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
+def is_debug() -> bool:
+    """True if `DEBUG_VARIABLE`, which --debug sets, asks for tracebacks."""
+    return os.environ.get(DEBUG_VARIABLE, "").lower() not in ("", "0", "f", "false", "n", "no", "off")
+
+
 def report(error: BaseException, prefix: str = "", note: str = "") -> int:
     """Print the line for ``error`` (a traceback if it is a defect of ours) to standard error; returns the status.
 
@@ -119,7 +124,7 @@ def report(error: BaseException, prefix: str = "", note: str = "") -> int:
         traceback.print_exception(error)
         return 1
     status, line = explained
-    if os.environ.get(DEBUG_VARIABLE):
+    if is_debug():
         traceback.print_exception(error)
     if not getattr(error, "is_reported", False):
         with suppress(OSError):  # standard error may be what is full

@@ -240,8 +240,8 @@ class Launcher:
             with self._lock, suppress(OSError):
                 for shown in self._lines.take(line, name):
                     is_result = name == "stdout" and (not self._as_json or shown.startswith('{"stage": '))
-                    print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
                     self._has_summary |= is_result and bool(_SUMMARY.match(shown))
+                    print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
 
 
 def descendants(parent: int) -> list[int]:

@@ -20,7 +20,7 @@ from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.images.config import RAW, Limits, NormalizeConfig
-from etl.images.geometry import LONGEST
+from etl.images.geometry import LONGEST, PAD
 from etl.images.result import Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import live_facts, live_rows, pack_of, rejects_places
@@ -193,7 +193,7 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
         number = f"{count(len(chosen))} of {count(len(parts))} parts, chosen by the seed"
         found["sources_note"] = f"From the {count(images.num_rows)} images of {number}."
     if images.num_rows:
-        found |= describe(images, tuple(normalized.marker["config"]["size"]))
+        found |= describe(images, NormalizeConfig.from_json(normalized.marker["config"]))
     reasons = sorted(by_reason, key=lambda reason: (-by_reason[reason], reason))
     return found | {
         "rejects": [(reason, by_reason[reason], rejects[reason]) for reason in reasons if by_reason[reason]],
@@ -202,10 +202,10 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
     }
 
 
-def describe(images: pa.Table, target: tuple[int, int]) -> Facts:
+def describe(images: pa.Table, config: NormalizeConfig) -> Facts:
     """Formats and sizes of source images, rows of `SCHEMA`, in words by name and as a chart.
 
-    ``target`` is (height, width) in pixels.
+    ``config`` is that of their normalized images.
     """
 
     def share(number: int) -> str:
@@ -216,17 +216,25 @@ def describe(images: pa.Table, target: tuple[int, int]) -> Facts:
     widths, heights = (images[name].to_numpy().astype(np.int64) for name in SCHEMA.names[1:])
     sizes, numbers = np.unique(np.stack([widths, heights]), axis=1, return_counts=True)
     common = np.argsort(-numbers, kind="stable")[:SHOWN_SIZES]
-    enlarged = int(((widths < target[1]) | (heights < target[0])).sum())
-    wording = pixels(target[1], target[0])
+    enlarged = count_enlarged(widths, heights, config)
     facts = [
         ("formats", ", ".join(f"{name} {count(own)} ({share(own)})" for name, own in formats[:SHOWN_FORMATS])),
         ("width", _range(widths)),
         ("height", _range(heights)),
         ("distinct sizes", count(len(numbers))),
         ("most common", ", ".join(f"{pixels(*map(int, sizes[:, each]))} ({share(numbers[each])})" for each in common)),
-        ("enlarged", f"{count(enlarged)} ({share(enlarged)}) were smaller than {wording}"),
+        ("enlarged", f"{count(enlarged)} ({share(enlarged)})"),
     ]
-    return {"source_facts": facts, "source_charts": [size_map(widths, heights, wording)] if len(numbers) > 1 else []}
+    return {"source_facts": facts, "source_charts": [size_map(widths, heights, config)] if len(numbers) > 1 else []}
+
+
+def count_enlarged(widths: Sides, heights: Sides, config: NormalizeConfig) -> int:
+    """The number of images that are enlarged, see `etl.images.geometry.make_plan`."""
+    if config.only_shrink:
+        return 0
+    is_narrow, is_low = widths < config.width, heights < config.height
+    fits_inside = config.fit in (PAD, LONGEST)
+    return int((is_narrow & is_low if fits_inside else is_narrow | is_low).sum())
 
 
 def _range(sides: Sides) -> str:
@@ -236,7 +244,7 @@ def _range(sides: Sides) -> str:
     return f"{count(least)} to {count(most)} pixels, median {count(median)}"
 
 
-def size_map(widths: Sides, heights: Sides, target: str) -> Chart:
+def size_map(widths: Sides, heights: Sides, config: NormalizeConfig) -> Chart:
     """Source images by width and height, in steps of a part of an octave."""
     first = np.floor(np.log2(max(1, min(widths.min(), heights.min()))) * BINS_PER_OCTAVE)
     last = np.floor(np.log2(max(widths.max(), heights.max())) * BINS_PER_OCTAVE) + 1
@@ -245,5 +253,6 @@ def size_map(widths: Sides, heights: Sides, target: str) -> Chart:
     every = max(1, len(edges) // 12)
     labels = [f"{edge:,.0f}" if not number % every else "" for number, edge in enumerate(edges[:-1])]
     cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, are=COUNTS)
-    caption = f"Images by width and height in pixels; they were brought to {target}."
+    how = f"{pixels(config.width, config.height)}, fit {config.fit}{', only shrunk' * config.only_shrink}"
+    caption = f"Images by width and height in pixels; normalized to {how}."
     return heatmap("Source sizes", ("width from", "height from"), cells, caption)

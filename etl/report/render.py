@@ -63,7 +63,8 @@ FILTERS: Filters = {each.__name__: each for each in (count, size, percent, short
 def publish(package: str, template: str, facts: Mapping[str, Any], file: Place, filters: Filters = FILTERS) -> int:
     """Write the page to ``file``, in place of one that exists; the same facts give the same bytes. Returns its size.
 
-    ``template`` is in ``package``, uses these ``filters``, and may extend or import those of this package.
+    A symbolic link stays: the page is where it leads. ``template`` is in ``package``, uses these ``filters``, and may
+    extend or import those of this package.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("etl.report")]),
@@ -74,7 +75,8 @@ def publish(package: str, template: str, facts: Mapping[str, Any], file: Place, 
     )
     environment.filters |= filters
     page = environment.get_template(template).render(facts).encode()
-    replace_bytes(file, file.parent, page)
+    target = _resolve(file)
+    replace_bytes(target, target.parent, page)
     return len(page)
 
 
@@ -85,10 +87,19 @@ def folders_of(root: Place) -> list[Place]:
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:
     """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
-    if file.parent.info().type.name != "Directory":
-        raise UsageError(f"{file.parent}: no such folder; make it, or give another place with -o")
-    if file.info().type.name == "Directory":
+    found = file.info().type.name
+    if found == "Directory":
         raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
+    if found == "Unknown":  # a pipe or a device, in whose place the page would be put
+        raise UsageError(f"{file} is no regular file; give the page a name of its own with -o")
+    target = _resolve(file)
+    if target.parent.info().type.name != "Directory":
+        raise UsageError(f"{target.parent}: no such folder; make it, or give another place with -o")
     for folder in folders:
-        if f"{file.real_path}/".startswith(f"{folder.real_path}/"):
+        if file.filesystem == folder.filesystem and f"{target.path}/".startswith(f"{folder.real_path}/"):
             raise UsageError(f"{file} lies among the files of a dataset; give a place outside of {folder} with -o")
+
+
+def _resolve(file: Place) -> Place:
+    """The place with symbolic links followed."""
+    return Place(file.filesystem, file.real_path)

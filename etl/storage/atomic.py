@@ -101,8 +101,10 @@ def _attempt(final: Place, staging: Place) -> Iterator[tuple[Place, OutputFile]]
             attempt.delete()
         if was_deleted:
             raise ReplacedError(f"{final} was not written: another run has taken this stage over") from None
-        if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
-            error.filename = str(final)  # pyarrow does not name it
+        if isinstance(error, OSError):
+            is_unnamed = error.errno in _WRITE_ERRORS and not error.filename  # by pyarrow
+            if is_unnamed or error.filename == attempt.path:
+                error.filename = str(final)
         raise
 
 

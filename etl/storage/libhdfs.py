@@ -14,7 +14,7 @@ import sys
 import pyarrow
 from pyarrow import fs
 
-from etl.errors import DEBUG_VARIABLE
+from etl.errors import is_debug
 from etl.hadoop.site_config import UMASK, class_path, java_home, libhdfs_folder, site_configuration
 from etl.storage.hdfs import Connection, HdfsFilesystem
 from etl.storage.hdfs_errors import KINDS, HdfsFailure
@@ -113,7 +113,7 @@ def start_environment(heap_bytes: int) -> None:
     if "-Xrs" not in options:
         options += " -Xrs"
     os.environ["LIBHDFS_OPTS"] = options.strip()
-    if not os.environ.get(DEBUG_VARIABLE):
+    if not is_debug():
         _hush_java()
 
 

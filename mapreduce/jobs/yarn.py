@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrjob.step import StepFailedException
 
-from etl.errors import DEBUG_VARIABLE, ERROR_PREFIX, ERRORS, DataError, EnvironmentFailure, UsageError
+from etl.errors import ERROR_PREFIX, ERRORS, DataError, EnvironmentFailure, UsageError, is_debug
 from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
@@ -170,7 +170,7 @@ class YarnJob:
     def submit(self, job: Any) -> None:
         """Run the mrjob ``job``, by a `YarnRunner`, to its end; kill it on the cluster if anything is raised here."""
         # messages below a warning contain whole command lines, with the values of -D and --cmdenv
-        logging.getLogger("mrjob").setLevel(logging.WARNING if os.environ.get(DEBUG_VARIABLE) else logging.ERROR)
+        logging.getLogger("mrjob").setLevel(logging.WARNING if is_debug() else logging.ERROR)
         with job.make_runner() as runner:
             runner.follow = self.follow
             try:
@@ -214,7 +214,7 @@ class YarnJob:
 
     def _log_failure(self, attempt: FailedAttempt) -> None:
         status, line = cause_of(attempt)
-        if os.environ.get(DEBUG_VARIABLE):
+        if is_debug():
             log(self.stage.name, f"{attempt.id} on {attempt.node}: {attempt.diagnostics}\n{attempt.error_output}")
         if attempt.state == "FAILED":
             if status in (DataError.status, UsageError.status):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from etl.errors import INTERRUPTED, explain, run_reporting
+from etl.errors import INTERRUPTED, UsageError, explain, report, run_reporting
 from etl.processes import tie_to_parent
 from mapreduce import _report_import
 from tests.lib.commands import PATIENCE_S
@@ -27,6 +27,15 @@ def test_a_library_that_no_memory_is_left_for_is_named() -> None:
 def test_a_name_that_is_too_long_is_wrong_use() -> None:
     error = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "xxx")
     assert explain(error) == (2, "File name too long: xxx (choose a shorter name)")
+
+
+@pytest.mark.parametrize(("value", "is_shown"), [("1", True), ("yes", True), ("0", False), ("False", False)])
+def test_tracebacks_are_shown_if_the_variable_asks_for_them(
+    value: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RINGSLICE_DEBUG", value)
+    assert report(UsageError("why")) == 2
+    assert ("UsageError: why\n" in capsys.readouterr().err) is is_shown
 
 
 def test_a_task_that_cannot_load_one_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,9 @@ def report_runs(folders: Sequence[Place], output: str | None) -> Summary:
                 f"{folder} is neither the folder of a run (no metrics, no result.json) nor the only root of a dataset."
                 " Give ROOT, or one or more ROOT/runs/NAME"
             )
-        if folder.real_path in seen:
+        if (real := (folder.filesystem, folder.real_path)) in seen:
             raise UsageError(f"{folder} is given twice. Give each run once")
-        seen.add(folder.real_path)
+        seen.add(real)
         check_target(file, folders_of(folder.parent.parent) if folder.parent.name == "runs" else [folder])
     runs = [read_run(folder) for folder in folders]
     if len(runs) > 1:

@@ -84,14 +84,23 @@ def read_metrics(run: Place) -> Metrics:
     tables = [SCHEMA.empty_table(), *(_read(folder / name) for name in names)]
     table = pa.concat_tables(tables, promote_options="permissive")
     of_kind = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in ("step", "epoch", "ranks")}
-    steps = of_kind["step"]
-    if lacking := [name for name in _REQUIRED if steps[name].null_count]:
-        raise DataError(f"{folder} is damaged (a step has no {lacking[0]}). Put back a sound copy")
+    steps, usage = of_kind["step"], of_kind["ranks"].select(list(_USAGE)).to_pylist()
+    of_steps = steps.select(list(_REQUIRED)).flatten()
+    faults = [f"a step has no {name}" for name in of_steps.column_names if of_steps[name].null_count]
+    faults += ["an epoch has no number"] * of_kind["epoch"]["epoch"].null_count
+    faults += ["a line of ranks is not whole" for line in usage if not _is_whole(line)]
+    if faults:
+        raise DataError(f"{folder} is damaged ({faults[0]}). Put back a sound copy")
     # a step that an elastic run lost and took again has two lines: the last one counts
     _, from_end = np.unique(steps["step"].to_numpy()[::-1], return_index=True)
     epochs = {row["epoch"]: numbers_of(row) for row in of_kind["epoch"].to_pylist()}
-    usage = of_kind["ranks"].select(list(_USAGE)).to_pylist()
     return Metrics(steps.take(steps.num_rows - 1 - from_end), list(epochs.values()), usage)
+
+
+def _is_whole(line: Mapping[str, Any]) -> bool:
+    """True if this line of kind ``ranks`` has its steps, and the same number of each kind of numbers."""
+    lists = [line[field.name] or [None] for field in fields(Usage)]
+    return bool(line["steps"]) and len({*map(len, lists)}) == 1 and not any(None in numbers for numbers in lists)
 
 
 def _read(place: Place) -> pa.Table:

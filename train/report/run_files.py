@@ -3,14 +3,46 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
+from etl.formats.json_schema import Schema, schema_fault
 from etl.stages.names import METRICS_FOLDER, RECIPE_FILE, RESULT_FILE, RUN_FILE
 from etl.storage.place import Place
 from train.report.metrics import Epoch, Metrics, damaged, numbers_of, read_metrics
 from train.runs.confusion import Confusion, confusion_file
 
 CONFUSION_FILE = confusion_file("test")
+# Of their fields, those whose types the pages depend on
+_RESULT: Schema = {
+    "required": ["settings", "epochs"],
+    "properties": {
+        "settings": {"type": "object"},
+        "epochs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["epoch"],
+                "properties": {"epoch": {"type": "integer"}, "step": {"type": ["integer", "null"]}},
+            },
+        },
+        "result": {
+            "type": ["object", "null"],
+            "patternProperties": {"_(accuracy|loss)$": {"type": ["number", "null"]}},
+        },
+        "steps": {"type": "integer"},
+        "rolled_back_steps": {"type": ["integer", "null"]},
+        "stopped": {"type": ["string", "null"]},
+    },
+}
+_RECORD: Schema = {
+    "properties": {
+        "finished": {"type": ["string", "null"]},
+        "command": {"type": ["array", "null"], "items": {"type": "string"}},
+        "versions": {"type": "object"},
+        "ranks": {"type": "array", "items": {"type": "object"}},
+    },
+}
 
 T = TypeVar("T")
 
@@ -80,15 +112,18 @@ def _result(place: Place) -> dict[str, Any]:
     result = place.read_json()
     if not str(result["format"]).startswith("ringslice.run/"):
         raise ValueError(f"its format is {result['format']!r}")
-    numbers, epochs = dict(result.get("result") or {}), [dict(each) for each in result["epochs"]]
-    for name, value in numbers.items():
-        if name.endswith(("_accuracy", "_loss")) and not isinstance(value, int | float | None):
-            raise ValueError(f"{name} is {value!r}")
-    return result | {"settings": dict(result["settings"]), "epochs": epochs, "result": numbers}
+    _check(result, _RESULT)
+    return result | {"result": result.get("result") or {}}
 
 
 def _record(place: Place) -> dict[str, Any]:
     record = place.read_json()
-    if not all(isinstance(each, dict) for each in (record.get("versions", {}), *record.get("ranks", ()))):
-        raise ValueError("its versions or ranks are not objects")
+    _check(record, _RECORD)
+    if finished := record.get("finished"):
+        datetime.fromisoformat(finished)
     return record
+
+
+def _check(content: Mapping[str, Any], schema: Schema) -> None:
+    if fault := schema_fault(content, schema):
+        raise ValueError(fault)

@@ -13,10 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from etl.errors import DataError, UsageError
-from etl.stages.champion import CHAMPION, read_champion
+from etl.stages.champion import CHAMPION, read_champion, read_champions
 from etl.stages.lease import Lease, leased
 from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
 from etl.storage.place import READ_BUFFER_BYTES, Place, json_bytes, open_place, with_checksum
+from train.runs.folder import find_dataset
 
 FORMAT = "ringslice.export/1"
 FOLDER = "export"  # of a run
@@ -107,8 +108,12 @@ def read_marker(place: Place) -> dict[str, Any]:
     return marker
 
 
-def champion_export(root: Place) -> Place:
-    """The export of the champion's run. Raises UsageError if there is none, or it is of another checkpoint."""
+def champion_export(data: Place) -> Place:
+    """The export of the champion's run of ``data``, a root or a folder of roots, of which it is that of `find_dataset`.
+
+    Raises UsageError if there is none, or it is of another checkpoint.
+    """
+    root = data if read_champions(data) else open_place(find_dataset(data.uri, None).root)
     champion = read_champion(root)
     place = root / "runs" / champion["run"] / FOLDER
     is_there = (place / MARKER).exists()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import os
 import re
 import shutil
@@ -15,10 +16,12 @@ import pytest
 from PIL import Image
 
 from etl.errors import DataError, UsageError
+from etl.images.config import NormalizeConfig
+from etl.images.geometry import FITS, Size, make_plan
 from etl.images.sandbox import DecodeWorker
 from etl.report import balance
 from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
-from etl.report.pictures import CONFIG, SIDE, describe, first_of_classes, thumbnail
+from etl.report.pictures import CONFIG, SIDE, count_enlarged, describe, first_of_classes, size_map, thumbnail
 from etl.report.render import size
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage, verification_stage
@@ -178,13 +181,27 @@ def test_sources_are_described_in_numbers() -> None:
         "source_width": [5, 20, 20, 40_000, 300],
         "source_height": [10, 10, 10, 100, 9],
     }
-    facts = dict(describe(pa.table(columns), (10, 20))["source_facts"])
+    facts = dict(describe(pa.table(columns), NormalizeConfig(10, 20))["source_facts"])
     assert facts["formats"] == "png 3 (60.0 %), jpeg 1 (20.0 %), gif 1 (20.0 %)"
     assert facts["width"] == "5 to 40,000 pixels, median 20"
     assert facts["height"] == "9 to 100 pixels, median 10"
     assert facts["distinct sizes"] == "4"
     assert facts["most common"].startswith("20 × 10 (40.0 %), ")  # noqa: RUF001
-    assert facts["enlarged"] == "2 (40.0 %) were smaller than 20 × 10"  # noqa: RUF001
+    assert facts["enlarged"] == "2 (40.0 %)"
+
+
+@pytest.mark.parametrize("only_shrink", [False, True])
+@pytest.mark.parametrize("fit", FITS)
+def test_the_images_that_are_enlarged_are_counted(fit: str, only_shrink: bool) -> None:
+    """Of every size around the target, those whose plan makes a side longer."""
+    config = NormalizeConfig(10, 20, fit, only_shrink=only_shrink)
+    sizes = [Size(height, width) for height in range(2, 32, 2) for width in range(2, 52, 2)]
+    plans = [make_plan(size, Size(10, 20), fit, only_shrink) for size in sizes]
+    enlarged = [any(map(operator.lt, plan.box.sides, plan.size)) for plan in plans]
+    heights, widths = np.array(sizes).T
+    assert count_enlarged(widths, heights, config) == sum(enlarged)
+    chart = size_map(widths, heights, config)
+    assert chart.caption.endswith(f"20 × 10, fit {fit}{', only shrunk' if only_shrink else ''}.")  # noqa: RUF001
 
 
 def test_after_a_renewal_only_what_is_live_counts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage.atomic import TakenError, publish, publish_bytes, publishing, replace_bytes, replacing, withdraw
-from etl.storage.place import Place
+from etl.storage.place import Place, open_place
 from tests.etl.conftest import names_below
 
 TAKEN_OVER = "was not written: another run has taken this stage over"
@@ -42,6 +42,13 @@ def test_the_second_attempt_loses_and_removes_its_own(root: Place, staging: Plac
     root.filesystem.open_new((staging / "third").path).close()
     assert not publish(staging / "third", root / "final")
     assert names_below(root) == ["_work", "final"]
+
+
+def test_a_folder_that_takes_no_files_is_reported_by_the_name_of_the_file() -> None:
+    folder = open_place("/sys")  # not even of root's
+    with pytest.raises(OSError) as raised:
+        replace_bytes(folder / "page.html", folder, b"x")
+    assert raised.value.filename == "/sys/page.html"
 
 
 def test_of_many_attempts_at_once_one_wins(root: Place, staging: Place) -> None:

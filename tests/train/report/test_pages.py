@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from etl.storage.place import open_place
+from etl.errors import DataError, UsageError
+from etl.storage.filesystem import LocalFilesystem
+from etl.storage.place import Place, open_place
 from tests.lib.commands import failed, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.report.pages import Page
@@ -197,6 +200,30 @@ def test_the_command_writes_the_same_page_again(tmp_path: Path) -> None:
     assert (tmp_path / "again.html").read_bytes() == written
 
 
+def test_a_step_without_its_slowest_rank_is_damaged(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").write_metrics()
+    for path in (tmp_path / "run/metrics").iterdir():
+        path.write_text(re.sub(r'"slowest_rank": \d+', '"slowest_rank": null', path.read_text(), count=1))
+    with pytest.raises(DataError, match=r"metrics is damaged \(a step has no .+\.slowest_rank\)"):
+        run_page(tmp_path / "run", tmp_path / "page.html")
+
+
+def test_a_link_stays_and_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    unfinished(tmp_path / "run")
+    (tmp_path / "page.html").symlink_to("elsewhere.html")
+    for _ in range(2):  # it leads to nothing, then to the first page
+        run_page(tmp_path / "run", tmp_path / "page.html")
+        assert (tmp_path / "page.html").readlink() == Path("elsewhere.html")
+        assert not (tmp_path / "elsewhere.html").is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe is no regular file"):
+        run_page(tmp_path / "run", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "lost.html").symlink_to("nowhere/page.html")
+    with pytest.raises(UsageError, match="nowhere: no such folder"):
+        run_page(tmp_path / "run", tmp_path / "lost.html")
+
+
 @pytest.mark.integration
 def test_the_core_and_the_extra_report_suffice(tmp_path: Path) -> None:
     plain(tmp_path / "run")
@@ -206,6 +233,8 @@ def test_the_core_and_the_extra_report_suffice(tmp_path: Path) -> None:
 
 
 HEAD = '{"format": "ringslice.confusion/1", "split": "test", "classes": ["a", "b"], "counts":'
+RESULT = '{"format": "ringslice.run/2", "settings": {}, "epochs": [], '
+RANKS = '{"kind": "ranks", "steps": 1, "sent_bytes": [1], "received_bytes": [1], '
 STEP = '{"kind": "step", "step": 1, "epoch": 1, "examples": 8, "ranks": 1'
 
 
@@ -226,6 +255,18 @@ STEP = '{"kind": "step", "step": 1, "epoch": 1, "examples": 8, "ranks": 1'
             1,
         ),
         ("metrics/steps-1-1.jsonl", STEP + "}", "metrics is damaged (a step has no time)", 1),
+        ("metrics/steps-1-1.jsonl", '{"kind": "epoch"}', "metrics is damaged (an epoch has no number)", 1),
+        ("metrics/steps-1-1.jsonl", RANKS + '"peak_memory_bytes": [1, 2]}', "(a line of ranks is not whole)", 1),
+        ("metrics/steps-1-1.jsonl", RANKS + '"peak_memory_bytes": [null]}', "(a line of ranks is not whole)", 1),
+        ("metrics/steps-1-1.jsonl", RANKS[:-2] + "}", "(a line of ranks is not whole)", 1),
+        ("result.json", RESULT + '"stopped": {}}', "result.json is damaged (stopped is {}, against type", 1),
+        ("result.json", RESULT + '"steps": "x"}', "result.json is damaged (steps is 'x', against type", 1),
+        ("result.json", RESULT + '"rolled_back_steps": "a"}', "(rolled_back_steps is 'a', against type", 1),
+        ("result.json", RESULT + '"result": {"test_loss": "a"}}', "(result.test_loss is 'a', against type", 1),
+        ("run.json", '{"finished": "yesterday"}', "run.json is damaged (Invalid isoformat string: 'yesterday')", 1),
+        ("run.json", '{"finished": 3}', "run.json is damaged (finished is 3, against type", 1),
+        ("run.json", '{"command": [1, 2]}', "run.json is damaged (command[0] is 1, against type string)", 1),
+        ("run.json", '{"ranks": [1]}', "run.json is damaged (ranks[0] is 1, against type object)", 1),
     ],
 )
 def test_a_damaged_file_is_named(name: str, content: str, what: str, status: int, tmp_path: Path) -> None:
@@ -310,6 +351,14 @@ def test_runs_of_the_same_settings_without_measured_bytes(tmp_path: Path) -> Non
     assert [row[0] for row in page.named_tables["results-table"][1:]] == labels
     assert [row[0] for row in page.named_tables["differences-table"][1:]] == ["root"]
     assert f"Not measured: {', '.join(labels)}." in page.prose
+
+
+def test_a_path_on_two_filesystems_is_of_two_runs(tmp_path: Path) -> None:
+    folder = str(ring(tmp_path / "flowers/runs/best"))
+    others = [Place(LocalFilesystem(), folder) for _ in range(2)]
+    report_runs(others, str(folder) + "/page.html")
+    with pytest.raises(UsageError, match="is given twice"):
+        report_runs(others[:1] * 2, str(tmp_path / "page.html"))
 
 
 @pytest.mark.parametrize(

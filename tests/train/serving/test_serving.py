@@ -20,6 +20,7 @@ from etl.images.geometry import Size, make_plan
 from etl.images.header import JPEG, Header, read_header
 from etl.images.normalize import SPARE, normalize_image
 from etl.images.result import Normalized
+from etl.stages.champion import publish_champions
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, run, succeeded
 from tests.lib.pictures.base import save
@@ -45,6 +46,17 @@ serve = tf.saved_model.load(sys.argv[2]).signatures["serving_default"]
 outcome = serve(images=tf.constant([open(path, "rb").read() for path in sys.argv[3:]]))
 print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items()}, default=bytes.decode))
 """
+
+
+def test_the_champion_of_a_folder_of_roots_is_that_of_the_newest_slices(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
+    roots = open_place(str(tmp_path))
+    with pytest.raises(UsageError, match="digits has no champion; make one with"):
+        export_files.champion_export(roots)
+    publish_champions(roots / "digits", [], [{"run": "mine"}])
+    for place in (roots, roots / "digits"):
+        with pytest.raises(UsageError, match="digits/runs/mine/export is not there"):
+            export_files.champion_export(place)
 
 
 @pytest.mark.integration
