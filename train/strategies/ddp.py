@@ -44,8 +44,9 @@ OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.Re
 class ProcessGroup(Collective):
     """The processes of PyTorch's default group. What is exchanged here goes by Gloo, gradients on GPUs by NCCL.
 
-    Objects have a group of their own, whose timeout is `BACKSTOP` times as long: a rank may be late because it works
-    alone, as rank 0 does if it restores a checkpoint or waits for the storage.
+    Objects have a group of their own, whose timeout is `BACKSTOP` times as long, and in which the ranks meet before
+    they reduce: a rank may be late because it works alone, as rank 0 does if it restores a checkpoint or waits for the
+    storage, and each rank in an evaluation.
     """
 
     def __init__(self, monitor: Monitor, stall_timeout_s: float) -> None:
@@ -56,8 +57,11 @@ class ProcessGroup(Collective):
         monitor.joined(self.rank, self.size)
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
-        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost."""
+        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost, EnvironmentFailure if one does not
+        come.
+        """
         self._monitor.phase("reducing over all ranks")
+        self._await_all()  # ranks evaluate their shares alone, and the default group has the timeout of a step
         tensor = torch.from_numpy(np.array(array))
         torch.distributed.all_reduce(tensor, OPERATIONS[operation])
         return tensor.numpy()

@@ -294,12 +294,14 @@ def test_steps_of_few_examples_are_taken() -> None:
 
 @pytest.mark.witness
 def test_a_rank_that_works_alone_is_waited_for_and_one_that_does_not_come_is_named() -> None:
-    """Rank 0 works alone for longer than a step may take."""
+    """Rank 0 works alone for longer than a step may take, before it gathers and before it reduces."""
     result = succeeded(torchrun(2, "tests/lib/torch_ranks/late_rank.py"))
     assert sorted(result.stdout.splitlines()) == [
+        "0: 3",
         "0: done",
         "0: rank 1 did not come, and may hang; all ranks end (waited for 10 s, by --stall-timeout)",
         f"1: {LOST} (it waited for rank 0)",
+        "1: 3",
         "1: done",
     ]
 
