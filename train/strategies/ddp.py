@@ -172,8 +172,9 @@ def take_device(device: str) -> tuple[Device, torch.device]:
 
 
 def collective_timeout(stall_timeout_s: float) -> timedelta:
-    """How long a collective waits for a rank that hangs; with 0 as good as for ever."""
-    return timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else WITHOUT_LIMIT
+    """How long a collective waits for a rank that hangs; with 0, or very much, as good as for ever."""
+    limit_s = WITHOUT_LIMIT.total_seconds()
+    return timedelta(seconds=min(max(MIN_TIMEOUT_S, stall_timeout_s or limit_s), limit_s))
 
 
 @contextmanager
