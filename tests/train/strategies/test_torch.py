@@ -59,7 +59,9 @@ def test_models_have_the_parameters_of_those_of_keras() -> None:
 
 
 def test_programs_of_their_own_read_each_example_once(root: Path) -> None:
-    """On changing numbers of ranks and of workers, stopped between two rounds of the workers."""
+    """On changing numbers of ranks and of workers, stopped between two rounds of the workers. Any number of these has
+    the memory that it needs.
+    """
     phases = [(2, 2, 7), (3, 0, 5), (1, 3, 10), (2, 2, None)]
     consume = ("python", "tests/lib/torch_ranks/consume.py", root)
     found = json.loads(succeeded(in_torch(*consume, json.dumps(phases))).stdout)
