@@ -320,6 +320,7 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
         "divides Branches, of at least 3, and pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
+        f"--model '{TINY}:mistaken': tiny.py, line ": ["ddp", "--model", f"{TINY}:mistaken"],
         "--model-ranks 2 does not divide the number of ranks, 3": ["pipeline", "--model-ranks", "2"],
     }
     told = succeeded(torchrun(3, SEVERAL, json.dumps([[*words, *each] for each in refused.values()])))
