@@ -29,7 +29,7 @@ from train.parallel.cores import own_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
 from train.parallel.endings import LOST
 from train.strategies import Strategy
-from train.torch_backend.models import is_out_of_memory
+from train.torch_backend.models import has_unused_weights, is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
@@ -110,13 +110,18 @@ class DataParallel:
         """The whole model: each process has a copy."""
         return build()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
         """``model`` within DistributedDataParallel; alone it is left as it is. Buffers are not broadcast."""
         if self.size == 1:
             return model
+        is_partial = has_unused_weights(model, pixels)
         with warnings.catch_warnings():  # the option has another name in newer versions
             warnings.simplefilter("ignore")
-            return DistributedDataParallel(model, broadcast_buffers=False)  # the trainer averages them
+            return DistributedDataParallel(
+                model,
+                broadcast_buffers=False,  # the trainer averages them
+                find_unused_parameters=is_partial,  # takes time in each step
+            )
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
         """DistributedDataParallel's ``no_sync``."""

@@ -199,6 +199,20 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
     return model
 
 
+def has_unused_weights(model: nn.Module, pixels: torch.Tensor) -> bool:
+    """True if some weight that is to be trained gets no gradient from the logits of ``pixels``, of two examples at
+    least, which are computed as in a training step. Weights and buffers stay as they are.
+    """
+    buffers = [each.clone() for each in model.buffers()]
+    model.train()(pixels).sum().backward()
+    is_unused = any(each.requires_grad and each.grad is None for each in model.parameters())
+    model.zero_grad()
+    with torch.no_grad():
+        for each, old in zip(model.buffers(), buffers, strict=True):
+            each.copy_(old)
+    return is_unused
+
+
 def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     """What ``build`` makes, with weights that have no memory yet (`torch.nn.Module.to_empty`); or as it is, if it
     needs their values, or if tensors would be left without memory that are not among the model's state.

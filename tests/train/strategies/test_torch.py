@@ -184,6 +184,13 @@ def test_four_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(root
     require_ddp(root, 4, told.stdout)
 
 
+def test_a_weight_that_the_loss_does_not_use_is_as_in_one_process(root: Path) -> None:
+    """Also with parts of a step, which are summed up on each rank."""
+    words = ["--data", str(root), "--model", f"{TINY}:partly_used", "--max-steps", "5", *UPDATE, "--warmup-epochs", "0"]
+    told = succeeded(torchrun(2, SEVERAL, json.dumps(runs_of_ddp(words, 2))))
+    require_ddp(root, 2, told.stdout)
+
+
 def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Path) -> None:
     """With batch norm and dropout in them; and those of two copies, on whatever division a run goes on."""
     words = ["--data", str(root), *UPDATE, "--warmup-epochs", "0"]
