@@ -25,7 +25,7 @@ from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
-from train.checkpoints.store import Checkpoint
+from train.checkpoints.store import Checkpoint, DamagedError
 from train.config.recipe import FLOAT16, NONE, Recipe
 from train.config.settings import (
     AUTO,
@@ -63,8 +63,8 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
     train/main.py --resume --run RUN continues there, with a strategy of that framework.
     """
     trained = find_with_slices(data, name, run, checkpoint)
-    found = store.open_checkpoint(open_place(trained.folder), trained.marker["step"])
-    run_folder = choose_run(open_place(trained.dataset.root), target, AUTO)
+    found = store.chosen(open_place(trained.folder), trained.marker)
+    run_folder = choose_run(open_place(trained.dataset.root), target, AUTO, "--to")
     if has_begun(run_folder):
         raise UsageError(f"--to {target}: {run_folder} already exists; give another name")
     made = convert(found, run_folder)
@@ -76,7 +76,8 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
     """Write the checkpoint to a new run, for the framework that it is not of.
 
     The new run has neither --xla nor --compression, which only Horovod's steps support. Raises UsageError for a setting
-    or a model that the other framework does not support, BusyError if a trainer is at work on the new run.
+    or a model that the other framework does not support, BusyError if a trainer is at work on the new run, DamagedError
+    for a damaged checkpoint, EnvironmentFailure if its trainer has removed it meanwhile.
     """
     marker = checkpoint.marker
     settings = {**marker["settings"], "compression": NONE, "xla": False}
@@ -87,7 +88,11 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
         )
     if framework == TORCH:
         Recipe.of_run(settings).require_plain(DDP)
-    groups = {group: checkpoint.read(group) for group in checkpoint.groups}
+    try:
+        groups = {group: checkpoint.read(group) for group in checkpoint.groups}
+    except DamagedError:
+        checkpoint.require_unchanged()
+        raise
     converted = CONVERSIONS[framework](settings["model"], groups, checkpoint.step)
     facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}
     facts |= {"framework": framework, "settings": settings}

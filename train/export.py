@@ -11,19 +11,24 @@ if __name__ == "__main__":  # before packages of ours are imported
 
     prepare()
 
+import os
 from typing import Any, NoReturn
 
 import click
 
-from etl.errors import end_process, run_reporting
+from etl.errors import UsageError, end_process, run_reporting
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
-from train.parallel.startup import prepare_import
+from train.monitor.launcher import launched_size, local_size
+from train.parallel.cluster import WITH_SERVERS, task_of, workers_of
+from train.parallel.startup import prepare_import, require_framework
+
+COMMAND = "train/export.py"
 
 
 @click.command(
-    "train/export.py",
+    COMMAND,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: train/export.py --data data/flowers --run nightly --checkpoint best -o hdfs://namenode/models/flowers",
 )
@@ -46,14 +51,22 @@ def command(**values: Any) -> None:
     size, colour. Colour profiles are not applied, and TIFF, AVIF and JPEG 2000 are unknown to TensorFlow, which alone
     loads it. train/predict.py uses it on files and folders.
     """
-    with prepare_import():
+    require_one_process()
+    with prepare_import(), require_framework(COMMAND):
         from train.serving.exporter import Export, export_run
     export_run(Export(**values))
 
 
+def require_one_process() -> None:
+    """Raise UsageError if a launcher started several processes: they would wait for each other, or do the same."""
+    config = os.environ.get("TF_CONFIG", "")
+    if max(launched_size(), local_size(), len(workers_of(config))) > 1 or task_of(config, WITH_SERVERS):
+        raise UsageError(f"{COMMAND} is one process: start it without horovodrun, torchrun or train/launch.py")
+
+
 def main() -> NoReturn:
     """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(command, "train/export.py")))
+    end_process(run_reporting(lambda: invoke(command, COMMAND)))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ if __name__ == "__main__":  # before packages of ours are imported
     prepare()
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -42,7 +41,7 @@ from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
 from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
 from train.parallel.endings import REMEDIES
-from train.parallel.startup import not_installed, prepare_import
+from train.parallel.startup import prepare_import, require_framework
 
 if TYPE_CHECKING:
     from train.strategies import Strategy
@@ -70,20 +69,9 @@ def start(settings: Settings, monitor: Monitor) -> None:
         monitor.start(settings.stall_timeout_s, is_elastic())
     if settings.has_servers or settings.strategy == MULTI_WORKER:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a lost worker, or a port that is taken
-    with prepare_import(), require_framework(settings.strategy):
+    with prepare_import(), require_framework(f"--strategy {settings.strategy}"):
         run_strategy = import_strategy(settings, monitor)
     run_strategy()
-
-
-@contextmanager
-def require_framework(strategy: str) -> Iterator[None]:
-    """Surround the import of a strategy's framework: raise EnvironmentFailure if it is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("tensorflow", "horovod", "torch"):
-            raise
-        raise not_installed(strategy, error.name) from error
 
 
 def import_for_evaluation(
@@ -91,7 +79,7 @@ def import_for_evaluation(
 ) -> Callable[[Callable[["Strategy"], None]], None]:
     """Import what is needed to evaluate by `HOROVOD` or `DDP`; returns a function that calls another on its ranks."""
     require_strategy(strategy)
-    with prepare_import(), require_framework(strategy):
+    with prepare_import(), require_framework(f"--strategy {strategy}"):
         if strategy == DDP:
             from train.strategies.ddp import run_ddp
 

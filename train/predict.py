@@ -23,13 +23,15 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.champion import CHAMPION
 from etl.storage.place import open_place
 from train.config.settings import DATA, ENVIRONMENT_PREFIX
-from train.parallel.startup import prepare_import
+from train.parallel.startup import prepare_import, require_framework
 from train.serving import files
 from train.serving.image_files import find_images
 
+COMMAND = "train/predict.py"
+
 
 @click.command(
-    "train/predict.py",
+    COMMAND,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3",
 )
@@ -61,14 +63,14 @@ def command(export: str, places: tuple[str, ...], *, data: str, top: int, as_jso
     place = files.champion_export(open_place(data)) if export == CHAMPION else open_place(export)
     with files.fetch_export(place) as (folder, marker):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
-        with prepare_import():
+        with prepare_import(), require_framework(COMMAND):
             from train.serving.predictor import PredictOptions, Predictor, predict
         predict(Predictor(folder, marker), images, PredictOptions(top, batch, as_json))
 
 
 def main() -> NoReturn:
     """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(command, "train/predict.py")))
+    end_process(run_reporting(lambda: invoke(command, COMMAND)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -26,14 +28,18 @@ from tests.lib.commands import (
     succeeded,
     wait_until,
 )
-from tests.lib.in_process import ringslice_here
+from tests.lib.in_process import call_command, ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
+from tests.lib.train_in_process import export_here
+from train.export import command as export_command
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
+from train.predict import command as predict_command
 from train.read_bench import show
+from train.serving import files
 from train.start import STRATEGY, is_json
 from train.start import command as start_command
 from train.tf_backend.throughput import WAYS, Rate, Throughput
@@ -167,6 +173,39 @@ def test_json_is_asked_for_by_an_option_or_a_variable(
     words: tuple[str, ...], variable: str | None, asked: bool
 ) -> None:
     assert is_json(words, {} if variable is None else {"RINGSLICE_JSON": variable}) is asked
+
+
+CLUSTERS = (
+    {"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}},
+    {"cluster": {"chief": ["h1:1"], "worker": ["h2:1"], "ps": ["h3:1"]}, "task": {"type": "chief", "index": 0}},
+)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
+        {"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h1"},
+        *({"TF_CONFIG": json.dumps(each)} for each in CLUSTERS),
+    ],
+    ids=["horovodrun", "train/launch.py", "torchrun", "workers", "servers"],
+)
+def test_an_export_in_several_processes_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
+    """Before any of them waits for the others."""
+    failed(export_here("--data", tmp_path, cwd=tmp_path, **variables), 2, "train/export.py is one process: start")
+
+
+def test_scripts_that_need_tensorflow_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for name in ("exporter", "predictor"):
+        monkeypatch.delitem(sys.modules, f"train.serving.{name}", raising=False)
+    line = "tensorflow is not installed in {} ({} needs it). Run: pip install 'ringslice[train]'"
+    failed(call_command(export_command, "x", "--data", tmp_path), 3, line.format(sys.prefix, "train/export.py"))
+    (tmp_path / "image.png").touch()
+    monkeypatch.setattr(files, "fetch_export", lambda place: nullcontext((tmp_path, {})))
+    predict = call_command(predict_command, "x", tmp_path, tmp_path / "image.png")
+    failed(predict, 3, line.format(sys.prefix, "train/predict.py"))
 
 
 @pytest.mark.parametrize("word", ["-oh_out", "-ohdfs://x/y", "-nph"])

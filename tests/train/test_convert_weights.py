@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etl.errors import UsageError
+from etl.errors import EnvironmentFailure, UsageError
 from etl.stages.lease import BusyError, Lease
 from etl.stages.names import WORK_FOLDER
 from etl.storage.place import Place, open_place
@@ -52,3 +52,9 @@ def test_a_trainer_that_begins_the_run_keeps_it(checkpoint: Checkpoint, run: Pla
     with pytest.raises(BusyError, match=r"train/convert_weights.py to .*/torch is locked by process "):
         convert(checkpoint, run)
     assert [info.base_name for info in run.children()] == [WORK_FOLDER]
+
+
+def test_a_checkpoint_that_its_trainer_removes_meanwhile_is_not_damaged(checkpoint: Checkpoint, run: Place) -> None:
+    checkpoint.folder.delete()
+    with pytest.raises(EnvironmentFailure, match="step-00000004 was removed or replaced meanwhile; run again"):
+        convert(checkpoint, run)

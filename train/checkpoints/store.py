@@ -16,12 +16,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyarrow import fs
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
 from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
 from etl.storage.place import Place, json_bytes, with_checksum
@@ -86,6 +87,16 @@ class Checkpoint:
             return parse(data)
         except ValueError as error:
             raise DamagedError(f"{place} contains no arrays ({error})") from None
+
+    def require_unchanged(self) -> None:
+        """Raise EnvironmentFailure if it was removed, or its arrays were replaced, since its marker was read."""
+        run = self.folder.parent.parent
+        try:
+            files = open_checkpoint(run, self.step).marker["files"]
+        except DamagedError:
+            files = None
+        if files != self.marker["files"]:
+            raise EnvironmentFailure(f"{run}: {self.name} was removed or replaced meanwhile; run again")
 
 
 def write(
@@ -187,6 +198,11 @@ def open_checkpoint(run: Place, step: int) -> Checkpoint:
     return Checkpoint(place.parent, marker)
 
 
+def chosen(run: Place, marker: dict[str, Any]) -> Checkpoint:
+    """The checkpoint of ``run`` with this marker, which was read before; nothing is read now."""
+    return Checkpoint(_folder(run, marker["step"]), marker)
+
+
 def newest(run: Place) -> Checkpoint | None:
     """The newest checkpoint with a sound marker; None if there is none. Its arrays may still be damaged.
 
@@ -202,9 +218,9 @@ def newest(run: Place) -> Checkpoint | None:
 
 def best(run: Place) -> Checkpoint | None:
     """The checkpoint with the highest score, of equals the earliest; None if none has a score."""
-    scores = _scores(run)
-    step = _best(scores)
-    return None if step is None else open_checkpoint(run, step)
+    found = _sound(run)
+    step = _best(_scores(found))
+    return None if step is None else found[step]
 
 
 def restore(run: Place, staging: Place, progress: OnProgress = nothing) -> tuple[Checkpoint, dict[str, Arrays]] | None:
@@ -250,7 +266,7 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
 
 def prune(run: Place, staging: Place, keep: int) -> None:
     """Remove `outdated` checkpoints, by the fact ``score`` of each, and older folders without a sound marker."""
-    scores = _scores(run)
+    scores = _scores(_sound(run))
     stays = scores.keys() - outdated(scores, keep)
     folders = (_step_of(info.base_name) for info in (run / FOLDER).children())
     for folder in folders:
@@ -258,15 +274,17 @@ def prune(run: Place, staging: Place, keep: int) -> None:
             remove(run, staging, folder)
 
 
-def _scores(run: Place) -> dict[int, float | None]:
-    """The facts ``score`` of the checkpoints whose marker is sound, by step."""
-    scores: dict[int, float | None] = {}
+def _sound(run: Place) -> dict[int, Checkpoint]:
+    """The checkpoints whose marker is sound, by step."""
+    found: dict[int, Checkpoint] = {}
     for step in steps(run):
-        try:
-            scores[step] = open_checkpoint(run, step).marker.get("score")
-        except DamagedError:
-            continue
-    return scores
+        with suppress(DamagedError):
+            found[step] = open_checkpoint(run, step)
+    return found
+
+
+def _scores(found: Mapping[int, Checkpoint]) -> dict[int, float | None]:
+    return {step: each.marker.get("score") for step, each in found.items()}
 
 
 def remove(run: Place, staging: Place, step: int) -> None:

@@ -11,6 +11,8 @@ from click.core import ParameterSource
 
 from etl.errors import UsageError
 from etl.options.click_command import BYTES
+from etl.storage.filesystem import LocalFilesystem
+from etl.storage.place import open_place
 from train.monitor.launcher import local_rank
 from train.reader.cache import SliceCache
 from train.reader.config import SKIP, STOP, ReaderOptions
@@ -99,9 +101,16 @@ def refuse_without_effect(name: str, has_effect: bool, needed: str) -> None:
 
 
 def _open_cache(folder: str | None, limit_bytes: int) -> SliceCache | None:
-    """The cache that was asked for; of the ranks of a host the first reports what goes wrong with it."""
-    quiet = local_rank() != 0
-    return SliceCache(Path(folder), limit_bytes, quiet) if folder else None
+    """The cache that was asked for; of the ranks of a host the first reports what goes wrong with it.
+
+    Raises UsageError if the folder is not local.
+    """
+    if folder is None:
+        return None
+    place = open_place(folder) if folder else None
+    if place is None or place.filesystem.scheme != LocalFilesystem.scheme:
+        raise UsageError(f"--cache {folder!r} is not a folder of a local disk. Give one, or leave it out")
+    return SliceCache(Path(place.path), limit_bytes, quiet=local_rank() != 0)
 
 
 def reading_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.errors import DataError, UsageError
 from etl.slices.manifest import Manifest
 from etl.stages.champion import CHAMPION, Promoted, champion_file, read_champion
 from etl.storage.place import Place, open_place
@@ -40,13 +40,7 @@ class Trained:
 
     def require_unchanged(self) -> None:
         """Raise EnvironmentFailure if the checkpoint was removed, or replaced, since it was found."""
-        try:
-            files = store.open_checkpoint(open_place(self.folder), self.marker["step"]).marker["files"]
-        except DamagedError:
-            files = None
-        if files != self.marker["files"]:
-            step = store.name_of(self.marker["step"])
-            raise EnvironmentFailure(f"{self.folder}: {step} was removed or replaced meanwhile; run again")
+        store.chosen(open_place(self.folder), self.marker).require_unchanged()
 
     def settings(self, **given: Any) -> Settings:
         """The settings that it was trained with, and those that are ``given``.

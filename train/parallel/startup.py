@@ -26,12 +26,25 @@ def prepare_import() -> Iterator[None]:
         yield
 
 
-def not_installed(strategy: str, module: str) -> EnvironmentFailure:
-    """What to raise if the ``strategy`` needs a module that this environment lacks."""
+def not_installed(what: str, module: str) -> EnvironmentFailure:
+    """What to raise if a strategy or a script needs a module that this environment lacks."""
     extra = "torch" if module == "torch" else "train"
     return EnvironmentFailure(
-        f"--strategy {strategy}: {module} is not installed in {sys.prefix}. Run: pip install 'ringslice[{extra}]'"
+        f"{module} is not installed in {sys.prefix} ({what} needs it). Run: pip install 'ringslice[{extra}]'"
     )
+
+
+@contextmanager
+def require_framework(what: str) -> Iterator[None]:
+    """Surround the import of the framework that a strategy or a script needs: raise EnvironmentFailure if it is not
+    installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("tensorflow", "horovod", "torch"):
+            raise
+        raise not_installed(what, error.name) from error
 
 
 @contextmanager

@@ -67,9 +67,13 @@ class ReaderOptions:
         if not blocks:
             raise UsageError(
                 f"--reader-memory {self.budget_bytes:,} is too little for --slices-at-once {self.lanes} and blocks of"
-                f" {block_bytes:,.0f} bytes; give {int(self.lanes * block_bytes / DRAINED) + 1:,} or more"
+                f" {block_bytes:,.0f} bytes; give {self.least_bytes(slices):,} or more"
             )
         return min(WINDOW_BLOCKS, blocks)
+
+    def least_bytes(self, slices: Sequence[Slice]) -> int:
+        """The least budget that has one block for each lane."""
+        return int(self.lanes * _block_bytes(slices) / DRAINED) + 1
 
     @staticmethod
     def window_bytes(slices: Sequence[Slice], window_blocks: int) -> int:

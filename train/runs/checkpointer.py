@@ -193,13 +193,15 @@ class Checkpointer:
 def load_weights(run: Run, trainer: Trainer, marker: dict[str, Any], monitor: Monitor) -> None:
     """Give the model the weights of the checkpoint with this marker, which may be of the other framework.
 
-    Raises DataError if it is damaged, UsageError if it cannot be converted.
+    Raises DataError if it is damaged, EnvironmentFailure if a trainer has removed it since the marker was read,
+    UsageError if it cannot be converted.
     """
     monitor.local_phase(LOADING)
-    checkpoint = store.open_checkpoint(run.folder, marker["step"])
+    checkpoint = store.chosen(run.folder, marker)
     try:
         arrays = checkpoint.read("model", monitor.progress)
     except DamagedError as error:
+        checkpoint.require_unchanged()
         remedy = "give another --checkpoint, or train on from an older one with train/main.py --resume"
         raise DataError(f"{error}; {remedy}") from None
     groups, framework = {"model": arrays}, run.settings.framework

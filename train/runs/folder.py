@@ -61,17 +61,17 @@ def slices_with(root: Place, fingerprint: str) -> Dataset | None:
     return None
 
 
-def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
+def choose_run(root: Place, name: str | None, resume: str | None, option: str = "--run") -> Place:
     """The folder of the run called ``name``; without a name the newest run's to ``resume``, else the next number's.
 
-    A folder without anything finished (`has_begun`) is not a run yet.
+    A folder without anything finished (`has_begun`) is not a run yet. ``option`` is the one that gave the name.
 
     Raises UsageError if a run of that name is there and ``resume`` is not set, and for the name "champion".
     """
     if name == CHAMPION:
-        raise UsageError(f"--run {CHAMPION} is the name of the run that was promoted; give another name")
+        raise UsageError(f"{option} {CHAMPION} is the name of the run that was promoted; give another name")
     if name is not None and (not is_folder_name(name) or name.startswith("-")):  # as an argument, -m is an option
-        raise UsageError(f"--run {name!r} is not a plain folder name; give something like 'first-try'")
+        raise UsageError(f"{option} {name!r} is not a plain folder name; give something like 'first-try'")
     runs = root / "runs"
     if name is not None:
         if not resume and has_begun(runs / name):
@@ -80,7 +80,7 @@ def choose_run(root: Place, name: str | None, resume: str | None) -> Place:
     names = [info.base_name for info in runs.children() if not info.is_file]
     numbers = sorted((int(each[4:]) for each in names if re.fullmatch("run-[0-9]+", each)), reverse=True)
     newest = next((number for number in numbers if has_begun(_numbered(runs, number))), None) if resume else None
-    return _numbered(runs, newest or max(numbers, default=0) + 1)
+    return _numbered(runs, max(numbers, default=0) + 1 if newest is None else newest)
 
 
 def _numbered(runs: Place, number: int) -> Place:

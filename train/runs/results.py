@@ -157,8 +157,9 @@ def write_result(run: Run, position: Position, result: Result) -> None:
 
 def summary_of(run: Run, data: Data, position: Position, result: Result, was_over: bool) -> Summary:
     """The summary of a run, which ``was_over`` before it began."""
-    last = position.history[-1] if position.history else {}
-    measured = {name: round(value, 4) for name, value in ({**last} | result.metrics).items() if name != "epoch"}
+    epoch, last = result.weights["epoch"], position.history[-1] if position.history else {}
+    of_weights = next((each for each in position.history if each["epoch"] == epoch), last)
+    measured = {name: round(value, 4) for name, value in ({**of_weights} | result.metrics).items() if name != "epoch"}
     facts = {
         "model": run.settings.recipe.model,
         "ranks": data.ranks,

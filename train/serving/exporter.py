@@ -48,8 +48,6 @@ def export_run(wanted: Export) -> None:
     take_device(CPU)
     monitor = Monitor()
     strategy = Horovod(monitor)
-    if strategy.collective.size > 1:
-        raise UsageError("train/export.py is one process: start it without horovodrun")
     trained = find_with_slices(wanted.data, wanted.name, wanted.run, wanted.checkpoint)
     dataset = trained.dataset
     config = find_config(dataset)

@@ -89,7 +89,7 @@ def predict(predictor: Predictor, images: Sequence[ImageFile], options: PredictO
                     print(_line(image.name, likeliest, options.json), flush=True)
                 else:
                     why = found if isinstance(found, str) else f"{found.reason}, {found.detail}"
-                    log("predict", printable(f"{image.name} cannot be used: {why}"))
+                    log("predict", printable(f"{image.name} cannot be used: {why}", ""))
                     unusable += 1
             progress.update(first + len(batch))
     if unusable:
@@ -114,6 +114,7 @@ def _likeliest(classes: Sequence[str], probabilities: Probabilities, top: int) -
 
 def _line(name: str, likeliest: Sequence[tuple[str, float]], as_json: bool) -> str:
     if not as_json:
-        return "\t".join([printable(name), *(f"{printable(label)}\t{share:.4f}" for label, share in likeliest)])
+        shares = (f"{printable(label, '')}\t{share:.4f}" for label, share in likeliest)
+        return "\t".join([printable(name, ""), *shares])
     classes = [{"class": label, "probability": share} for label, share in likeliest]
     return json.dumps({"path": name, **classes[0], "top": classes}, ensure_ascii=False, allow_nan=False)

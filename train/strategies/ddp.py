@@ -29,7 +29,7 @@ from train.parallel.cores import own_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
 from train.parallel.endings import LOST
 from train.strategies import Strategy
-from train.torch_backend.models import is_out_of_memory
+from train.torch_backend.models import has_unused_weights, is_out_of_memory
 from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
@@ -44,8 +44,9 @@ OPERATIONS = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.Re
 class ProcessGroup(Collective):
     """The processes of PyTorch's default group. What is exchanged here goes by Gloo, gradients on GPUs by NCCL.
 
-    Objects have a group of their own, whose timeout is `BACKSTOP` times as long: a rank may be late because it works
-    alone, as rank 0 does if it restores a checkpoint or waits for the storage.
+    Objects have a group of their own, whose timeout is `BACKSTOP` times as long, and in which the ranks meet before
+    they reduce: a rank may be late because it works alone, as rank 0 does if it restores a checkpoint or waits for the
+    storage, and each rank in an evaluation.
     """
 
     def __init__(self, monitor: Monitor, stall_timeout_s: float) -> None:
@@ -56,8 +57,11 @@ class ProcessGroup(Collective):
         monitor.joined(self.rank, self.size)
 
     def all_reduce(self, array: npt.NDArray[Number], operation: Operation = "sum") -> npt.NDArray[Number]:
-        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost."""
+        """By Gloo, in the memory of the host. Raises RuntimeError if a rank is lost, EnvironmentFailure if one does not
+        come.
+        """
         self._monitor.phase("reducing over all ranks")
+        self._await_all()  # ranks evaluate their shares alone, and the default group has the timeout of a step
         tensor = torch.from_numpy(np.array(array))
         torch.distributed.all_reduce(tensor, OPERATIONS[operation])
         return tensor.numpy()
@@ -106,13 +110,18 @@ class DataParallel:
         """The whole model: each process has a copy."""
         return build()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
         """``model`` within DistributedDataParallel; alone it is left as it is. Buffers are not broadcast."""
         if self.size == 1:
             return model
+        is_partial = has_unused_weights(model, pixels)
         with warnings.catch_warnings():  # the option has another name in newer versions
             warnings.simplefilter("ignore")
-            return DistributedDataParallel(model, broadcast_buffers=False)  # the trainer averages them
+            return DistributedDataParallel(
+                model,
+                broadcast_buffers=False,  # the trainer averages them
+                find_unused_parameters=is_partial,  # takes time in each step
+            )
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
         """DistributedDataParallel's ``no_sync``."""
@@ -168,8 +177,9 @@ def take_device(device: str) -> tuple[Device, torch.device]:
 
 
 def collective_timeout(stall_timeout_s: float) -> timedelta:
-    """How long a collective waits for a rank that hangs; with 0 as good as for ever."""
-    return timedelta(seconds=max(MIN_TIMEOUT_S, stall_timeout_s)) if stall_timeout_s else WITHOUT_LIMIT
+    """How long a collective waits for a rank that hangs; with 0, or very much, as good as for ever."""
+    limit_s = WITHOUT_LIMIT.total_seconds()
+    return timedelta(seconds=min(max(MIN_TIMEOUT_S, stall_timeout_s or limit_s), limit_s))
 
 
 @contextmanager

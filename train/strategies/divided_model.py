@@ -53,8 +53,9 @@ class ModelParallel(DataParallel):
         """The part of this rank."""
         raise NotImplementedError
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
         """As it is: `average` reduces its gradients after the backward pass."""
+        del pixels
         return model
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:

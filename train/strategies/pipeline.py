@@ -114,8 +114,9 @@ class LayerDivision(ModelParallel):
             own.add_module(name, layer)
         return own
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
         """The layers as a `Stage`."""
+        del pixels
         assert isinstance(model, nn.Sequential)
         return Stage(model, self._first, self._device, self._dtype)
 

@@ -6,7 +6,7 @@ import keras
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
-from train.config.builder import Builder, ImageShape, find_builder, misfit
+from train.config.builder import Builder, ImageShape, find_builder, misfit, name_mistakes
 from train.tf_backend.resnet import BATCH_NORM_MOMENTUM, resnet50
 
 
@@ -37,16 +37,17 @@ def build(name: str, shape: ImageShape, classes: int, mean: Sequence[float], std
     """The model called ``name`` behind its first step, which brings the training split to zero mean and unit variance.
 
     ``mean`` and ``std`` are by channel, on the scale 0 to 255. Raises UsageError if the model does not fit the
-    pictures or the classes.
+    pictures or the classes, or a user's code has a mistake.
     """
     builder = find_builder(name, BUILDERS)
     variance = [value * value for value in std]
     try:
-        own = builder(shape, classes)
-        if not isinstance(own, keras.Model):
-            raise UsageError(f"--model {name!r} gives {type(own).__name__}, not a Keras model")
-        normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
-        model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
+        with name_mistakes(name):
+            own = builder(shape, classes)
+            if not isinstance(own, keras.Model):
+                raise UsageError(f"--model {name!r} gives {type(own).__name__}, not a Keras model")
+            normalization = keras.layers.Normalization(mean=list(mean), variance=variance, dtype="float32")
+            model = keras.Sequential([keras.Input(shape, dtype="uint8"), normalization, own])
     except ValueError as error:  # what Keras raises if shapes do not fit
         raise misfit(name, shape, error) from error
     if model.output_shape != (None, classes):

@@ -45,10 +45,10 @@ class SliceDataset(IterableDataset[Batch]):
     ``has_keys`` also the keys as bytes. Batches of an epoch have up to ``batch`` examples, and sizes that differ by one
     at most, or all of them exactly ``batch`` with ``drop_last``. A batch is empty if fewer examples than shares are
     left for a step: the sum of its losses is 0, their mean NaN. ``augment`` is as in ``--augment``, for example
-    "crop,flip"; ``crop`` is the side of the pictures. ``workers`` is the number of the loader's processes. ``rank`` and
-    ``world_size`` are those of torchrun by default.
+    "crop,flip"; ``crop`` is the side of the pictures. ``workers`` is the number of the loader's processes, which share
+    the ``budget_bytes`` of ``reading``. ``rank`` and ``world_size`` are those of torchrun by default.
 
-    Raises UsageError if there are no such slices, split or examples for every share.
+    Raises UsageError if there are no such slices, split or examples for every share, or too little memory to read.
     """
 
     root: str
@@ -72,14 +72,30 @@ class SliceDataset(IterableDataset[Batch]):
         for name, value, least in (("batch", self.batch, 1), ("workers", self.workers, 0), ("rank", self.rank, 0)):
             if value < least or (name == "rank" and value >= self.world_size):
                 raise UsageError(f"{name} {value} is out of range; give at least {least}, and a rank below world_size")
-        self.reading = replace(self.reading, budget_bytes=self.reading.budget_bytes // self._loaders)
         self.found: Dataset = find_dataset(self.root, self.name)
         self.manifest = Manifest.from_json(self.found.manifest)
         if self.split not in self.manifest.splits:
             raise UsageError(f"split {self.split!r}: {self.found.folder} has {', '.join(self.manifest.splits)}")
+        self.reading = replace(self.reading, budget_bytes=self._budget_bytes())
         if self._reader.total < self.shares:
             raise UsageError(f"{self._reader.total} examples of {self.split} for {self.shares} shares; use fewer ranks")
         self.begin_epoch(FIRST_EPOCH)
+
+    def _budget_bytes(self) -> int:
+        """The share of each worker in the memory for what is read ahead. The default grows with the workers if need be.
+
+        Raises UsageError if a budget of the caller's is too little for one block of each slice that a worker reads.
+        """
+        reading = self.reading
+        least, budget = reading.least_bytes(self.manifest.splits[self.split]), reading.budget_bytes
+        if budget == ReaderOptions.budget_bytes:
+            return max(budget // self._loaders, least)
+        if budget // self._loaders < least:
+            raise UsageError(
+                f"reading=ReaderOptions(budget_bytes={budget}) is too little for workers={self.workers}, each of which"
+                f" reads {reading.lanes} slices at once; give budget_bytes={least * self._loaders} or more"
+            )
+        return budget // self._loaders
 
     @property
     def _loaders(self) -> int:

@@ -15,7 +15,7 @@ from torch import nn
 
 from etl.errors import UsageError
 from train.checkpoints.safetensors_file import CODES
-from train.config.builder import Builder, ImageShape, find_builder, misfit
+from train.config.builder import Builder, ImageShape, find_builder, misfit, name_mistakes
 from train.torch_backend.branches import Branches
 
 BATCH_NORM_MOMENTUM = 0.1  # of the new value, where Keras' 0.9 is of the old one
@@ -168,15 +168,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
     """The model called ``name`` for pictures of ``shape`` (height, width, channels), on the CPU.
 
-    Raises UsageError if the model does not fit the pictures or the classes.
+    Raises UsageError if the model does not fit the pictures or the classes, or a user's code has a mistake.
     """
     builder = find_builder(name, BUILDERS)
     try:
-        model: Any = builder(shape, classes)
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"--model {name!r} gives {type(model).__name__}, not a torch.nn.Module")
-        with torch.no_grad():  # also makes the weights of lazy layers
-            logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
+        with name_mistakes(name):
+            model: Any = builder(shape, classes)
+            if not isinstance(model, nn.Module):
+                raise UsageError(f"--model {name!r} gives {type(model).__name__}, not a torch.nn.Module")
+            with torch.no_grad():  # also makes the weights of lazy layers
+                logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
     except (RuntimeError, ValueError) as error:  # what PyTorch raises if shapes do not fit
         if is_out_of_memory(error):
             raise
@@ -196,6 +197,20 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.num_batches_tracked = None
     return model
+
+
+def has_unused_weights(model: nn.Module, pixels: torch.Tensor) -> bool:
+    """True if some weight that is to be trained gets no gradient from the logits of ``pixels``, of two examples at
+    least, which are computed as in a training step. Weights and buffers stay as they are.
+    """
+    buffers = [each.clone() for each in model.buffers()]
+    model.train()(pixels).sum().backward()
+    is_unused = any(each.requires_grad and each.grad is None for each in model.parameters())
+    model.zero_grad()
+    with torch.no_grad():
+        for each, old in zip(model.buffers(), buffers, strict=True):
+            each.copy_(old)
+    return is_unused
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:

@@ -44,8 +44,11 @@ class Replicas(Protocol):
         """The part that this process has of the model that ``build`` makes: all of it, if it has a copy."""
         ...
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The part of the model as a module whose backward pass gives the mean of the gradients of all copies."""
+    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
+        """The part of the model as a module whose backward pass gives the mean of the gradients of all copies.
+
+        ``pixels`` are any that it takes, of two examples.
+        """
         ...
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
@@ -93,7 +96,7 @@ class TorchTrainer:
         if any(each.is_meta for each in model.state_dict().values()):
             model.to_empty(device=device)
         self.model: nn.Module = model.to(device, memory_format=layout)
-        self.net = replicas.wrap(self.model)
+        self.net = replicas.wrap(self.model, torch.zeros(2, shape[2], *shape[:2], device=device))
         self.optimizer = RecipeOptimizer(recipe, self.model, device)
         self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._mean, self._std = (

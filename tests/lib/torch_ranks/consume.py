@@ -10,7 +10,24 @@ import json
 import sys
 
 from etl.errors import UsageError
+from train.reader.config import ReaderOptions
 from train.torch_backend.data import SliceDataset, SliceLoader
+
+
+def require_memory() -> None:
+    """Any number of workers has the memory that it needs, unless the caller gave less, and is given the number."""
+    workers, lanes = 1000, 256
+    default = SliceDataset(sys.argv[1], batch=1, workers=workers, reading=ReaderOptions(lanes=lanes))
+    least_bytes = workers * default.reading.budget_bytes
+    assert least_bytes > ReaderOptions.budget_bytes
+    SliceDataset(sys.argv[1], batch=1, workers=workers, reading=ReaderOptions(lanes=lanes, budget_bytes=least_bytes))
+    try:
+        small = ReaderOptions(lanes=lanes, budget_bytes=least_bytes - 1)
+        SliceDataset(sys.argv[1], batch=1, workers=workers, reading=small)
+    except UsageError as error:
+        assert str(error).endswith(f"; give budget_bytes={least_bytes} or more"), error
+        return
+    raise AssertionError("too little memory was not refused")
 
 
 def main() -> None:
@@ -37,6 +54,7 @@ def main() -> None:
     with contextlib.suppress(UsageError):
         SliceLoader(dataset, persistent_workers=True)
         raise AssertionError("workers that stay were not refused")
+    require_memory()
     print(json.dumps({"keys": keys, "batches": counts, "epoch": epoch}, allow_nan=False))
 
 

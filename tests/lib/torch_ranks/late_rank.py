@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Rank 0 of two works alone for longer than a step may take; then each waits for a rank that does not come."""
+"""Rank 0 of two works alone for longer than a step may take, twice; then each waits for a rank that does not come."""
 
 import time
 from datetime import timedelta
 from unittest import mock
 
 import click
+import numpy as np
 import torch.distributed
 from torch.distributed.distributed_c10d import set_timeout
 
@@ -24,11 +25,14 @@ def work_alone() -> str:
 
 def meet(strategy: Strategy) -> None:
     rank = strategy.collective.rank
-    group = ddp.ProcessGroup(Monitor(), 60)
+    group = ddp.ProcessGroup(Monitor(), 1e15)
     with mock.patch.object(ddp, "MIN_TIMEOUT_S", TIMEOUT_S):
         of_ranks = [ddp.ProcessGroup(Monitor(), 0.1) for _ in range(strategy.collective.size)]
     set_timeout(STEP, torch.distributed.group.WORLD)
     click.echo(f"{rank}: {group.run_on_root(work_alone)}")  # in one write: lines of ranks must not mix
+    if rank == 0:
+        work_alone()
+    click.echo(f"{rank}: {group.all_reduce(np.array([rank + 1])).item()}")
     try:
         of_ranks[rank].gather_object(rank)  # to which the other one does not come
     except EnvironmentFailure as error:

@@ -103,6 +103,32 @@ def not_sequential(shape: Shape, classes: int) -> nn.Module:
     return NotSequential(shape[0] * shape[1] * shape[2], classes)
 
 
+class Mistaken(nn.Module):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        mistake: torch.Tensor = features.no_such_method()
+        return mistake
+
+
+def mistaken(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Mistaken(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+class PartlyUsed(nn.Module):
+    """One of its layers has no part in the logits, and none in the gradients."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(inputs, classes), nn.Linear(inputs, classes)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.used(features)
+        return logits
+
+
+def partly_used(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), PartlyUsed(shape[0] * shape[1] * shape[2], classes))
+
+
 def wide(shape: Shape, classes: int) -> nn.Module:
     """Of 206 MB for pictures of 784 pixels, half of them in each of two linear layers, which are a pair."""
     inputs, hidden = shape[0] * shape[1] * shape[2], 1 << 15

@@ -115,9 +115,11 @@ def test_options_that_are_not_called_like_their_parameter_come_from_variables() 
     [
         (("--cache-size", "1GB"), "--cache-size has no effect without --cache"),
         (("--skip-limit", 3), "--skip-limit has no effect without --on-damage skip"),
+        (("--cache", "hdfs://host/cache"), "--cache 'hdfs://host/cache' is not a folder of a local disk. Give one"),
+        (("--cache", ""), "--cache '' is not a folder of a local disk. Give one"),
     ],
 )
-def test_an_option_without_effect_is_refused(words: tuple[object, ...], line: str) -> None:
+def test_an_option_that_cannot_have_an_effect_is_refused(words: tuple[object, ...], line: str) -> None:
     with pytest.raises(UsageError, match=line):
         settings_of(*words)
 
@@ -237,6 +239,16 @@ def test_a_cache_reports_on_one_rank_of_a_host_and_is_not_of_the_training(tmp_pa
         assert isinstance(cache, SliceCache)
         assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, is_quiet)
     assert settings_of(*words).training_settings() == settings_of().training_settings()
+
+
+@pytest.mark.parametrize("folder", ["~/cache", "file://HOME/cache", "cache"])
+def test_the_folder_of_a_cache_is_named_as_other_places(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = settings_of("--cache", folder.replace("HOME", str(tmp_path)), HOME=str(tmp_path)).reading.cache
+    assert isinstance(cache, SliceCache)
+    assert cache._files.path == tmp_path / "cache"
 
 
 NOT_OF_PARTS = {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}

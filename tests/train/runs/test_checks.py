@@ -11,20 +11,27 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from etl.errors import EnvironmentFailure, RingsliceError, UsageError
+from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
 from etl.stages.layout import SLICES_FORMAT
 from etl.storage.place import json_bytes, open_place, with_checksum
+from tests.lib.commands import flip_bit
 from tests.lib.ranks.threads import ThreadRank, on_ranks
+from train.checkpoints import store
 from train.config.settings import AUTO, Settings
+from train.monitor.monitor import Monitor
 from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
 from train.reader.state import ReaderState
 from train.runs import confusion
+from train.runs.checkpointer import load_weights
 from train.runs.confusion import Confusion
 from train.runs.consistency import disagreement, require_agreement, require_equal_weights
+from train.runs.data import Data
 from train.runs.divergence import MAX_SKIPPED_STEPS, SkipCheck, check_losses
 from train.runs.folder import Dataset, choose_run, find_dataset
-from train.runs.position import Position
+from train.runs.position import Metrics, Position
+from train.runs.results import Result, summary_of
+from train.runs.run import Run
 
 FACTS: dict[str, Any] = {
     "host": "one",
@@ -180,6 +187,9 @@ def test_the_newest_finished_slices_are_found(tmp_path: Path) -> None:
 def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     root = open_place(str(tmp_path))
     assert choose_run(root, None, resume=AUTO).name == "run-0001"
+    (tmp_path / "runs/run-0000/checkpoints").mkdir(parents=True)
+    assert choose_run(root, None, resume=AUTO).name == "run-0000"
+    assert choose_run(root, None, resume=None).name == "run-0001"
     for name in ("run-0001/checkpoints", "run-0009/audit", "run-0010/_work", "mine/checkpoints", "killed-early/_work"):
         (tmp_path / "runs" / name).mkdir(parents=True)
     assert choose_run(root, None, resume=None).name == "run-0011"
@@ -189,5 +199,65 @@ def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists; give --resume"):
         choose_run(root, "mine", resume=None)
     for name in ("../x", "-m"):
-        with pytest.raises(UsageError, match="not a plain folder name"):
+        with pytest.raises(UsageError, match=rf"--run '{name}' is not a plain folder name"):
             choose_run(root, name, resume=AUTO)
+        with pytest.raises(UsageError, match=rf"--to '{name}' is not a plain folder name"):
+            choose_run(root, name, AUTO, "--to")
+
+
+def test_a_checkpoint_that_a_trainer_removes_meanwhile_is_not_damaged(tmp_path: Path) -> None:
+    """As --keep does between the choice of a checkpoint and its loading."""
+    place = open_place(str(tmp_path))
+    staging = (place / "staging").make_folder()
+    run = cast(Run, SimpleNamespace(folder=place, settings=Settings("d")))
+    loaded: list[Any] = []
+    trainer = cast(Trainer, SimpleNamespace(load_state=lambda state, source: loaded.append(state)))
+    for step in (10, 20):
+        store.write(place, staging, step, {"model": {"v": np.array(step)}}, {"score": 0.5, "framework": "tensorflow"})
+    old = store.open_checkpoint(place, 10).marker
+    store.amend(place, staging, 10, {"score": 0.6, "framework": "tensorflow"})
+    load_weights(run, trainer, old, Monitor())
+    assert loaded == [{"model": {"v": 10}}]
+    store.prune(place, staging, 1)  # the best stays
+    flip_bit(tmp_path / "checkpoints/step-00000010/model.safetensors", -1)
+    with pytest.raises(DataError, match=r"is damaged: .*; give another --checkpoint"):
+        load_weights(run, trainer, old, Monitor())
+    store.write(place, staging, 10, {"model": {"v": np.array(11)}}, {"framework": "tensorflow"})
+    with pytest.raises(EnvironmentFailure, match="step-00000010 was removed or replaced meanwhile; run again"):
+        load_weights(run, trainer, old, Monitor())
+    store.prune(place, staging, 1)
+    with pytest.raises(EnvironmentFailure, match="step-00000010 was removed or replaced meanwhile; run again"):
+        load_weights(run, trainer, old, Monitor())
+    assert len(loaded) == 1
+
+
+def test_the_best_is_found_though_a_trainer_removes_it_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_place(str(tmp_path))
+    staging = (place / "staging").make_folder()
+    store.write(place, staging, 10, {"model": {}}, {"score": 0.5})
+
+    def remove_and_choose(scores: Any, choose: Any = store._best) -> Any:
+        store.remove(place, staging, 10)
+        return choose(scores)
+
+    monkeypatch.setattr(store, "_best", remove_and_choose)
+    best = store.best(place)
+    assert best is not None
+    with pytest.raises(EnvironmentFailure, match="run again"):
+        best.require_unchanged()
+
+
+SCORE = "validation_accuracy"
+
+
+@pytest.mark.parametrize(("epoch", "score"), [(1, 0.75), (2, 0.5), (3, 0.5)])
+def test_a_summary_has_the_metrics_of_one_set_of_weights(epoch: int, score: float) -> None:
+    """Of the best epoch, of the last, and of the last before the end of the next."""
+    run = cast(Run, SimpleNamespace(folder="runs/a", seconds=1.0, settings=Settings("d")))
+    data = cast(Data, SimpleNamespace(ranks=1, replicas=1, global_batch=8, score_split="validation"))
+    history: tuple[Metrics, ...] = ({"epoch": 1, SCORE: 0.75}, {"epoch": 2, SCORE: 0.5})
+    result = Result("", {"test_accuracy": 0.7}, {"epoch": epoch, "step": 9}, Confusion("test", ["a"]))
+    summary = summary_of(run, data, replace(Position(9, EPOCH_BEGIN), history=history), result, was_over=False)
+    assert (summary.facts[SCORE], summary.facts["test_accuracy"]) == (score, 0.7)

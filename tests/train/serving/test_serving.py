@@ -34,7 +34,7 @@ from train.serving import files as export_files
 from train.serving.exif import read_orientation
 from train.serving.exporter import find_config
 from train.serving.image_files import find_images
-from train.serving.predictor import PredictOptions, Predictor, predict
+from train.serving.predictor import PredictOptions, Predictor, _line, predict
 from train.serving.preprocess import RawPixels
 
 ALONE = """
@@ -298,6 +298,11 @@ def test_each_file_is_classified_or_named(exported: TrainedRun, folder: Path) ->
             assert [line["path"], line["class"]] == text[:2]
             assert [each["class"] for each in line["top"]] == [text[1], text[3]]
             assert line["top"][0]["probability"] == line["probability"] == pytest.approx(float(text[2]), abs=1e-3)
+
+
+def test_an_image_has_one_line_whatever_its_name() -> None:
+    line = _line("a\tb\nc.png", [("one\ntwo\t", 0.75)], as_json=False)
+    assert line == "a\\tb\\nc.png\tone\\ntwo\\t\t0.7500"
 
 
 def test_a_probability_that_is_not_finite_is_reported(

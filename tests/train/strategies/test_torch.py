@@ -59,7 +59,9 @@ def test_models_have_the_parameters_of_those_of_keras() -> None:
 
 
 def test_programs_of_their_own_read_each_example_once(root: Path) -> None:
-    """On changing numbers of ranks and of workers, stopped between two rounds of the workers."""
+    """On changing numbers of ranks and of workers, stopped between two rounds of the workers. Any number of these has
+    the memory that it needs.
+    """
     phases = [(2, 2, 7), (3, 0, 5), (1, 3, 10), (2, 2, None)]
     consume = ("python", "tests/lib/torch_ranks/consume.py", root)
     found = json.loads(succeeded(in_torch(*consume, json.dumps(phases))).stdout)
@@ -121,8 +123,8 @@ def test_a_run_of_one_framework_goes_on_in_the_other(model: str, optimizer: str,
 
 def test_wrong_use_ends_in_one_line(root: Path) -> None:
     words = ("python", MAIN, "--data", root)
-    failed(run(*words, *DDP), 3, "--strategy ddp: torch is not installed in")
-    failed(in_torch(*words), 3, "--strategy horovod: ")
+    failed(run(*words, *DDP), 3, "(--strategy ddp needs it). Run: pip install 'ringslice[torch]'")
+    failed(in_torch(*words), 3, "(--strategy horovod needs it). Run: pip install 'ringslice[train]'")
     failed(in_torch(*words, *DDP, "--device", "gpu"), 3, "PyTorch sees none on this host")
     failed(in_torch(*words, *DDP, "--model", "nothing:here"), 2, "--model 'nothing:here'")
     succeeded(in_torch(*words, *DDP, "--run", "torch", "--max-steps", 1))
@@ -180,6 +182,13 @@ def test_four_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(root
     words = ["--data", str(root), "--model", f"{TINY}:smooth", "--max-steps", "20", *UPDATE, "--warmup-epochs", "0"]
     told = succeeded(torchrun(4, SEVERAL, json.dumps(runs_of_ddp(words, 4))))
     require_ddp(root, 4, told.stdout)
+
+
+def test_a_weight_that_the_loss_does_not_use_is_as_in_one_process(root: Path) -> None:
+    """Also with parts of a step, which are summed up on each rank."""
+    words = ["--data", str(root), "--model", f"{TINY}:partly_used", "--max-steps", "5", *UPDATE, "--warmup-epochs", "0"]
+    told = succeeded(torchrun(2, SEVERAL, json.dumps(runs_of_ddp(words, 2))))
+    require_ddp(root, 2, told.stdout)
 
 
 def test_branches_on_different_ranks_take_the_steps_of_the_whole_model(root: Path) -> None:
@@ -294,11 +303,15 @@ def test_steps_of_few_examples_are_taken() -> None:
 
 @pytest.mark.witness
 def test_a_rank_that_works_alone_is_waited_for_and_one_that_does_not_come_is_named() -> None:
-    """Rank 0 works alone for longer than a step may take."""
+    """Rank 0 works alone for longer than a step may take, before it gathers and before it reduces. A timeout may be
+    larger than PyTorch takes.
+    """
     result = succeeded(torchrun(2, "tests/lib/torch_ranks/late_rank.py"))
     assert sorted(result.stdout.splitlines()) == [
+        "0: 3",
         "0: done",
         "0: rank 1 did not come, and may hang; all ranks end (waited for 10 s, by --stall-timeout)",
+        "1: 3",
         f"1: {LOST} (it waited for rank 0)",
         "1: done",
     ]
@@ -314,6 +327,7 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
         "divides Branches, of at least 3, and pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
+        f"--model '{TINY}:mistaken': tiny.py, line ": ["ddp", "--model", f"{TINY}:mistaken"],
         "--model-ranks 2 does not divide the number of ranks, 3": ["pipeline", "--model-ranks", "2"],
     }
     told = succeeded(torchrun(3, SEVERAL, json.dumps([[*words, *each] for each in refused.values()])))

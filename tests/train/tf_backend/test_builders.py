@@ -134,3 +134,40 @@ def test_a_users_module_may_be_called_model(tmp_path: Path, monkeypatch: pytest.
         assert find_builder("model:own", BUILDERS) is mlp
     finally:
         sys.modules.pop("model", None)
+
+
+IMPORTS = "import keras\n"
+BUILT = IMPORTS + "def build(shape, classes):\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def build(shape, classes)\n    pass\n", "bad.py, line 1: expected ':'"),
+        ("import absent_module\n", "bad.py, line 1: ModuleNotFoundError: No module named 'absent_module'"),
+        ("\nnumber = int('x')\n", "bad.py, line 2: ValueError: invalid literal for int() with base 10: 'x'"),
+        (BUILT + "return leras.Sequential()\n", "bad.py, line 3: NameError: name 'leras' is not defined"),
+        (BUILT + "return keras.layers.Dense()\n", "bad.py, line 3: TypeError: Dense.__init__() missing 1 required"),
+    ],
+    ids=["syntax", "import", "value", "name", "arguments"],
+)
+def test_a_mistake_in_a_users_module_is_named(
+    text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "bad", raising=False)
+    with pytest.raises(UsageError) as raised:
+        build("bad:build", (2, 2, 1), 4, [1], [1])
+    assert str(raised.value).startswith(f"--model 'bad:build': {line}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "ImportError('x.so: failed to map segment from shared object')"])
+def test_a_lack_of_memory_is_not_a_mistake(error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("scant_1", f"raise {error}\n"), ("scant_2", f"{BUILT}raise {error}\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises((MemoryError, ImportError)):
+            build(f"{name}:build", (2, 2, 1), 4, [1], [1])
+        sys.modules.pop(name, None)
