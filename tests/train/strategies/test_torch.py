@@ -186,8 +186,8 @@ def test_four_ranks_take_the_steps_of_one_process_that_is_fed_their_batches(root
 
 def test_a_weight_that_the_loss_does_not_use_is_as_in_one_process(root: Path) -> None:
     """Also with parts of a step, which are summed up on each rank."""
-    words = ["--data", str(root), "--model", f"{TINY}:partly_used", "--max-steps", "5", *UPDATE, "--warmup-epochs", "0"]
-    told = succeeded(torchrun(2, SEVERAL, json.dumps(runs_of_ddp(words, 2))))
+    words = ["--data", str(root), "--model", f"{TINY}:partly_used", *UPDATE, "--warmup-epochs", "0"]
+    told = succeeded(torchrun(2, SEVERAL, json.dumps(runs_of_ddp([*words, "--max-steps", "15"], 2))))
     require_ddp(root, 2, told.stdout)
 
 
