@@ -145,7 +145,7 @@ def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
         )
     for module in ranks.modules:
         if find_spec(module) is None:
-            raise not_installed(ranks.strategy, module)
+            raise not_installed(f"--strategy {ranks.strategy}", module)
     line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
     return Launcher(line, ranks, script, is_json(words, os.environ)).run()
 
