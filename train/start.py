@@ -35,7 +35,8 @@ STRATEGY = next(each for each in main_command(lambda settings, monitor: None).pa
 
 _PASSING = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 # the first line of a summary, see `etl.stages.summary`
-_SUMMARY = re.compile(r'\{"stage": |\w+: (done|was done before)\s*$')
+_JSON_SUMMARY = '{"stage": '
+_SUMMARY = re.compile(rf"{re.escape(_JSON_SUMMARY)}|\w+: (done|was done before)\s*$")
 ranks_option = click.option(
     "--ranks", type=click.IntRange(1), metavar="N", help="Ranks, workers, or replicas of mirrored. Default: 1."
 )
@@ -239,7 +240,7 @@ class Launcher:
         for line in stream:
             with self._lock, suppress(OSError):
                 for shown in self._lines.take(line, name):
-                    is_result = name == "stdout" and (not self._as_json or shown.startswith('{"stage": '))
+                    is_result = name == "stdout" and (not self._as_json or shown.startswith(_JSON_SUMMARY))
                     self._has_summary |= is_result and bool(_SUMMARY.match(shown))
                     print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
 

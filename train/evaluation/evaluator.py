@@ -82,7 +82,7 @@ class Evaluator:
                 confusion.add(batch.labels.numpy(), predicted, batch.weights.numpy())
             if data.is_counted and answers is not None:
                 is_real = batch.weights.numpy() > 0
-                keys = np.array(batch.real_keys(), object)
+                keys = np.array(batch.real_keys, object)
                 answers.add(keys, batch.labels.numpy()[is_real], predicted[is_real])
             monitor.local_phase(f"{READING} {split}")
         loss, hits, examples = collective.all_reduce(np.array(totals)).tolist()

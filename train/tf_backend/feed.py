@@ -172,8 +172,9 @@ class PixelBatch:
     weights: tf.Tensor
     keys: tf.Tensor
 
+    @property
     def real_keys(self) -> Sequence[bytes]:
-        """Those of the examples that are no padding."""
+        """Those of the examples that are not padding."""
         found: list[bytes] = self.keys[self.weights > 0].numpy().tolist()
         return found
 

@@ -153,7 +153,7 @@ class SliceDataset(IterableDataset[Batch]):
         for batch in feed.epoch(records, epoch_seed(self.seed, state.epoch)):
             real = batch.weights > 0
             columns = batch.pixels[real].permute(0, 3, 1, 2), batch.labels[real]
-            yield (*columns, batch.keys) if self.has_keys else columns
+            yield (*columns, batch.real_keys) if self.has_keys else columns
 
     def state_dict(self, batches: int = 0) -> dict[str, Any]:
         """What is left of the epoch once each rank has taken so many more batches: small JSON, equal on all ranks."""

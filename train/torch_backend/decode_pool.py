@@ -32,7 +32,7 @@ Seeds = Sequence[Seed | None]
 class DecodingBatch:
     """A batch that is being decoded: ``pixels`` of shape (batch, height, width, channels), in ``parts``.
 
-    ``release`` is called when nobody needs the pixels any more.
+    ``release`` is called when the pixels are not needed any more.
     """
 
     pixels: Pixels
@@ -47,7 +47,7 @@ class DecodingBatch:
         return [each for part in self.parts for each in part.result()]
 
     def cancel(self) -> None:
-        """Wait until nobody writes to the pixels: they are not needed."""
+        """Give the pixels up: wait until all that writes to them has ended."""
         for part in self.parts:
             part.cancel()
         wait(self.parts)  # ends: a part takes milliseconds, and a process that is lost ends its part

@@ -17,18 +17,14 @@ EPOCHS = 2  # that are open at a time, at most: of training, and of an evaluatio
 @dataclass(frozen=True)
 class PixelBatch:
     """``pixels`` are uint8 of shape (batch, height, width, channels), ``labels`` int64, ``weights`` float32 (0 for the
-    padding that fills a batch up), each of shape (batch,); all on the CPU. ``keys`` are of the examples that are no
-    padding.
+    padding that fills a batch up), each of shape (batch,); all on the CPU. ``real_keys`` are those of the examples that
+    are not padding.
     """
 
     pixels: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor
-    keys: Sequence[bytes]
-
-    def real_keys(self) -> Sequence[bytes]:
-        """Those of the examples that are no padding."""
-        return self.keys
+    real_keys: Sequence[bytes]
 
 
 PixelBatches = Generator[PixelBatch, None, None]

@@ -133,7 +133,7 @@ class TorchTrainer:
         is_taken = self.optimizer.step()
         results = self._results()
         seconds = (self._timer.input_s, computed - begun, reduced - computed, self._timer.end_step())
-        keys = batch.keys if self._has_keys else ()
+        keys = batch.real_keys if self._has_keys else ()
         self._taken = _Taken(step + 1, learning_rate, now(), seconds, HostCopy(sums), not is_taken, keys)
         return results
 
