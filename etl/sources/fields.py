@@ -29,7 +29,7 @@ INNER_ARCHIVES = re.compile(r"(?i)\.tar$")  # a member of an archive with images
 ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
 PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
 LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
-_DESCRIBING = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")
+DESCRIPTION_NAMES = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")  # of files beside data
 
 # Folders and files that storage devices and file managers add among those of people.
 _ADDED_BY_TOOLS = frozenset(
@@ -220,11 +220,6 @@ def known_columns(names: Sequence[str], cells: Sequence[str | None]) -> Columns 
     ``names`` are sorted, as `SourceImage` has them.
     """
     return tuple((name, cell) for name, cell in zip(names, cells, strict=True) if cell is not None) or None
-
-
-def is_description(name: str) -> bool:
-    """True if a file of this name describes the data that it lies beside."""
-    return bool(_DESCRIBING.search(name))
 
 
 def is_large_file(name: str) -> bool:
