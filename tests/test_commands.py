@@ -1,9 +1,10 @@
-"""The commands as a user meets them: exit statuses, one clear line, nothing half-written."""
+"""The commands as a user meets them: exit statuses, one clear line, nothing half-written; and how they begin."""
 
 import errno
 import json
 import os
 import re
+import signal
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
-from tests.lib.commands import contents, failed, ringslice, run, succeeded
+from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
 from tests.lib.in_process import call_command, job_here, ringslice_here
 
 
@@ -74,18 +75,11 @@ def test_a_script_has_the_options_of_its_command() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("ringslice", "pipeline", "/no/such/folder", "ROOT"), "/no/such/folder: no such folder"),
-        (("ringslice", "read-bench", "ROOT"), "has no finished shard"),
-        (("mapreduce/verify.py", "ROOT"), "has no finished shard"),
-    ],
-)
-def test_a_process_ends_with_one_line_and_its_status(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["ringslice read-bench", "mapreduce/verify.py"])
+def test_a_process_ends_with_one_line_and_its_status(command: str, tmp_path: Path) -> None:
     """What the tests in this process cannot see: the exit, and that nothing else is on standard error."""
-    finished = run(*(tmp_path / "root" if word == "ROOT" else word for word in words))
-    failed(finished, 2, line)
+    finished = run(*command.split(), tmp_path / "root")
+    failed(finished, 2, "has no finished shard")
     assert (finished.stderr.count("\n"), finished.stdout) == (1, "")
     assert not (tmp_path / "root").exists()
 
@@ -202,3 +196,34 @@ def test_stages_of_one_root_are_chained(make_tree: TreeMaker, tmp_path: Path) ->
     before = contents(root)
     failed(ringslice_here("normalize", root, *words), 2, "was made from other packs")
     assert contents(root) == before
+
+
+RINGSLICE = ("python", "-P", "-m", "ringslice_entry")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("words", [RINGSLICE, ("python", "train/main.py")], ids=["ringslice", "train/main.py"])
+def test_a_package_of_another_project_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "etl").mkdir()
+    (tmp_path / "etl/__init__.py").touch()
+    finished = run(*words, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    failed(finished, 3, f"{tmp_path}/etl comes before {REPOSITORY}/etl")
+
+
+@pytest.mark.integration
+def test_an_interrupt_during_the_first_imports_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    finished = run(*RINGSLICE, "--help", variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    assert (finished.returncode, finished.stdout, finished.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.integration
+def test_an_interrupt_during_the_imports_of_a_program_in_our_place_is_one_line(tmp_path: Path) -> None:
+    """Both signals, as a terminal sends the one and a scheduler the other."""
+    interrupt = "for number in (signal.SIGINT, signal.SIGTERM): os.kill(os.getpid(), number)"
+    end = "from etl.errors import run_reporting\nsys.exit(run_reporting(lambda: 0))"
+    (tmp_path / "stage.py").write_text(f"import os, signal, sys\n{interrupt}\n{end}\n")
+    start = "from etl.processes import exec_module; exec_module('stage', [])"
+    finished = run("python", "-c", start, variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    failed(finished, 130, "interrupted")
+    assert finished.stderr.count("\n") == 1

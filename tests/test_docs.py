@@ -69,12 +69,7 @@ TRAINERS: dict[str, click.Command] = {
     "train/promote.py": promote_command,
 }
 # Commands of `ringslice` that pass on what they do not know.
-PASSING = {
-    "train": "train/main.py",
-    "evaluate": "train/evaluate.py",
-    "promote": "train/promote.py",
-    "export": "train/export.py",
-}
+PASSING = {"train": "train/main.py"} | {name: f"train/{name}.py" for name in ("evaluate", "promote", "export")}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(.*?)[ \t]*$\n?", re.MULTILINE)
@@ -89,18 +84,11 @@ class Block(NamedTuple):
     text: str
 
 
-def name_of(page: Path) -> str:
-    return str(page.relative_to(REPOSITORY))
-
-
 def split_page(text: str) -> tuple[str, list[Block]]:
     """The prose of a page without fenced blocks, and the blocks."""
     parts = FENCE.split(text)  # prose, language, block, what is behind its end, prose …
     assert len(parts) % 4 == 1, "a fenced block has no end"
     return "\n".join(parts[::4]), [Block(*each) for each in zip(parts[1::4], parts[2::4], strict=True)]
-
-
-# --- links ---
 
 
 def anchors_of(text: str) -> set[str]:
@@ -124,17 +112,11 @@ def broken_links(page: Path, text: str) -> list[str]:
     return broken
 
 
-# --- names ---
-
-
 def test_the_recipes_name_what_exists() -> None:
     sources = (path.read_text() for top in (*PACKAGES, "tests") for path in (REPOSITORY / top).rglob("*.py"))
     words = {word for source in sources for word in re.findall(r"\w+", source)}
     named = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     assert [name for name in named if not words.issuperset(name.split("."))] == []
-
-
-# --- options ---
 
 
 def click_flags(command: click.Command) -> set[str]:
@@ -186,9 +168,6 @@ def test_every_option_and_command_is_documented() -> None:
     assert not undocumented("".join(page.read_text() for page in CURRENT))
 
 
-# --- formats ---
-
-
 def field_names(schema: Any) -> Iterator[str]:
     """The names of all fields in a JSON Schema, inner ones too."""
     if isinstance(schema, dict):
@@ -213,21 +192,12 @@ def test_the_formats_and_the_reasons_of_rejects_are_described() -> None:
     assert {reason.value for reason in Reason} <= named
 
 
-# --- command lines ---
-
-
 @cache
 def make_targets() -> frozenset[str]:
     """The targets that the Makefile and what it includes declare."""
     files = [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("*/*/*.mk")]
     declared = re.findall(r"^\.PHONY: (.+)$", "\n".join(each.read_text() for each in files), re.MULTILINE)
     return frozenset(" ".join(declared).split())
-
-
-def check_make(words: Sequence[str]) -> None:
-    for word in words:
-        if not {"=", "/"} & {*word} and word not in make_targets():
-            raise UsageError(f"make has no target {word}")
 
 
 def check_click(command: click.Command, name: str, words: Sequence[str], group: click.Context | None = None) -> None:
@@ -270,7 +240,8 @@ def check_command(line: str) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RINGSLICE_")}
     with mock.patch.dict(os.environ, variables, clear=True):  # options leave settings there
         if head == "make":
-            check_make(rest)
+            if unknown := {word for word in rest if not {"=", "/"} & {*word}} - make_targets():
+                raise UsageError(f"make has no target {', '.join(unknown)}")
         elif head == "ringslice" and rest[:1] and rest[0] in PASSING:
             passed = start_command.commands[rest[0]].make_context(head, rest[1:]).params["words"]
             check_click(TRAINERS[PASSING[rest[0]]], head, with_data(passed))
@@ -311,19 +282,6 @@ def wrong_commands(text: str) -> list[str]:
     return wrong
 
 
-@pytest.fixture
-def config_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TOML blocks of the docs as files of the current folder, by the name in their first line."""
-    monkeypatch.chdir(tmp_path)
-    for page in PAGES:
-        for block in split_page(page.read_text())[1]:
-            if block.language == "toml":
-                (tmp_path / block.text.splitlines()[0].lstrip("# ")).write_text(block.text)
-
-
-# --- blocks ---
-
-
 def missing_imports(code: str) -> list[str]:
     """The names that Python code imports from this project and that no module defines."""
     missing = []
@@ -337,13 +295,16 @@ def missing_imports(code: str) -> list[str]:
     return missing
 
 
-@pytest.mark.usefixtures("config_files")
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_what_a_page_names_exists(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_a_page_names_exists(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     text = page.read_text()
     assert not broken_links(page, text)
-    code = [block.text for block in split_page(text)[1] if block.language == "python"]
-    assert not [name for each in code for name in missing_imports(each)]
+    for language, code in split_page(text)[1]:
+        if language == "python":
+            assert not missing_imports(code)
+        elif language == "toml":  # a file that the command lines of the page name
+            Path(code.splitlines()[0].lstrip("# ")).write_text(code)
     if page in CURRENT:
         assert not unknown_options(text)
         assert not wrong_commands(text)

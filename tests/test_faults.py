@@ -8,7 +8,9 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 from PIL import Image
@@ -23,7 +25,7 @@ from etl.storage.place import open_place
 from mapreduce.verify import Verify
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
 from tests.lib.commands import contents, copy_some, flip_bit
-from tests.lib.faults import Fault, FaultError, FaultyFilesystem, faults, some_and_every_call
+from tests.lib.faults import Fault, FaultError, FaultyFilesystem
 from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
 
 IMAGES = ("--size", 8, "--color", "gray", "--format", "png", "--max-aspect", 100, "--max-rejects", 1)
@@ -101,9 +103,14 @@ class Stopped:
     undisturbed: dict[str, bytes]
 
     def run(self, fault: Fault, root: Path) -> None:
-        """Run it with a ``fault`` in a copy, then again without; compare, and clean up."""
+        """Run it with a ``fault`` in a copy, as a process that is dead afterwards, then again without; compare."""
         shutil.copytree(self.before, root)
-        with_fault(lambda: self.work.run(self.folder, root), fault)
+        with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
+            try:
+                self.work.run(self.folder, root)
+            except (FaultError, RingsliceError):
+                assert fault.hit
         self.work.require_sound(self, root)
         self.work.run(self.folder, root)
         assert contents(root, "run.json") == self.undisturbed, fault
@@ -221,18 +228,11 @@ def stopped(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Sto
     return Stopped(work, folder, before, contents(undisturbed, "run.json"))
 
 
-def with_fault(run: Callable[[], None], fault: Fault) -> None:
-    """Run with local files whose calls go through ``fault``, as a process that is dead afterwards."""
-    with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
-        try:
-            run()
-        except (FaultError, RingsliceError):
-            assert fault.hit
-
-
-@some_and_every_call
-def test_calls_of_storage_fail(sample: int | None, stopped: Stopped, tmp_path: Path) -> None:
-    every = faults(stopped.count_calls(tmp_path / "counted"), sample)
-    for number, fault in enumerate(every):
-        stopped.run(fault, tmp_path / str(number))
+@pytest.mark.parametrize("is_sample", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["sample", "every"])
+def test_calls_of_storage_fail(is_sample: bool, stopped: Stopped, tmp_path: Path) -> None:
+    """Before or after it took effect, and with or without all later ones: each way at one call, or at every call."""
+    calls = range(1, stopped.count_calls(tmp_path / "counted") + 1)
+    random = Random(len(calls))
+    for after, dies in product((False, True), repeat=2):
+        for number in random.sample(calls, 1) if is_sample else calls:
+            stopped.run(Fault(number, after, dies), tmp_path / f"{number}-{after}-{dies}")

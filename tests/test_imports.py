@@ -62,16 +62,8 @@ THIRD_PARTY = {
 # of the extra "report": imported only while a report is made
 DRAWING = {"etl.report.render": {"jinja2"}, "etl.report.charts": {"matplotlib"}}
 WITHOUT_TENSORFLOW = (
-    "train.reader",
-    "train.monitor",
-    "train.config",
-    "train.checkpoints",
-    "train.toolchain",
-    "train.parallel",
-    "train.runs",
-    "train.report",
-    "train.evaluation",
-    "train.loop",
+    *("train.reader", "train.monitor", "train.config", "train.checkpoints", "train.toolchain", "train.parallel"),
+    *("train.runs", "train.report", "train.evaluation", "train.loop"),
 )
 
 MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 350, 60, 16
@@ -186,9 +178,15 @@ def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
 
 
 @pytest.mark.integration
-def test_a_task_starts_without_what_it_does_not_need() -> None:
-    tasks, heavy = "mapreduce.normalize, mapreduce.shard", {"tensorflow", "pyarrow.compute"}
-    succeeded(run("python", "-c", f"import sys, {tasks}; sys.exit(bool({heavy} & set(sys.modules)))"))
+@pytest.mark.parametrize(
+    ("started", "unwanted"),
+    [
+        ("mapreduce.normalize, mapreduce.shard", {"tensorflow", "pyarrow.compute"}),
+        ("mapreduce.cli", {"jinja2", "matplotlib", "train"}),
+    ],
+)
+def test_tasks_and_commands_start_without_what_they_do_not_need(started: str, unwanted: set[str]) -> None:
+    succeeded(run("python", "-c", f"import sys, {started}; sys.exit(bool({unwanted} & set(sys.modules)))"))
 
 
 @pytest.mark.integration
@@ -205,9 +203,3 @@ def test_a_cache_at_a_relative_path_is_found_from_any_folder() -> None:
     assert [path.rpartition("-")[0] for path in shown] == [
         str(REPOSITORY / "some/cache" / name) for name in ("airflow", "torch")
     ]
-
-
-@pytest.mark.integration
-def test_commands_start_without_what_only_a_report_needs() -> None:
-    probe = "import sys, mapreduce.cli; sys.exit(bool({'jinja2', 'matplotlib', 'train'} & set(sys.modules)))"
-    succeeded(run("python", "-c", probe))

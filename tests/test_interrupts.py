@@ -35,16 +35,14 @@ STAGES = (
         "shard", "slices", ("--slices", "64"), "slices/default/manifest.json", "slices/default/_work/slices/*.parquet"
     ),
 )
-by_name = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A signal, to all processes of a stage or to its first alone, once so many of its files are published."""
+    """A signal, to all processes of a stage or to its first alone."""
 
     number: signal.Signals
     everyone: bool
-    after: int = 1
 
 
 CTRL_C = Stop(signal.SIGINT, everyone=True)
@@ -60,7 +58,7 @@ class Running(Session):
         log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
         super().__init__(log, "ringslice", *words, root, *stage.options, **variables)
 
-    def reaches(self, is_there: Callable[[], bool]) -> bool:
+    def reaches(self, is_there: Callable[[], object]) -> bool:
         """Wait for a state; False if the stage was done before it was seen."""
         try:
             self.wait_until("it", is_there)
@@ -92,43 +90,36 @@ def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 TRIES = 5  # a stage of few files may be done before its observer is given the processor again
 
 
-def stop_and_run_again(stage: Stage, how: Stop, source: Path, undisturbed: Path, root: Path) -> Running:
-    """Stop a stage in the middle, then run it to its end and compare; returns the one that was stopped."""
+CASES = [(stage, how) for stage in STAGES for how in (CTRL_C, KILL)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [*(pytest.param(*case, marks=pytest.mark.witness) for case in CASES), (STAGES[1], SCHEDULER)],
+    ids=lambda each: each.name if isinstance(each, Stage) else each.number.name,
+)
+def test_a_stage_that_was_stopped_goes_on(
+    stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
     for earlier in STAGES[: STAGES.index(stage)]:
-        if not (root / earlier.folder).exists():
-            shutil.copytree(undisturbed / earlier.folder, root / earlier.folder)
+        shutil.copytree(undisturbed / earlier.folder, root / earlier.folder)
     for _ in range(TRIES):
         shutil.rmtree(root / stage.folder, ignore_errors=True)
-        stopped = Running(stage, source, root)
-        if stopped.reaches(lambda: len(list(root.glob(stage.sign))) >= how.after):
+        stopped = Running(stage, digits, root)
+        if stopped.reaches(lambda: list(root.glob(stage.sign))):
             stopped.stop(how)
             if not (root / stage.marker).exists():
                 break
     else:
         pytest.fail(f"{stage.name} was done before it was stopped, {TRIES} times")
-    again = Running(stage, source, root)
+    again = Running(stage, digits, root)
     assert again.wait() == 0, again.errors()
     assert contents(root / stage.folder, "run.json") == contents(undisturbed / stage.folder, "run.json")
-    return stopped
-
-
-@by_name
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(CTRL_C, marks=pytest.mark.witness, id="ctrl-c"),
-        pytest.param(SCHEDULER, id="sigterm"),
-        pytest.param(KILL, marks=pytest.mark.witness, id="kill-9"),
-    ],
-)
-def test_a_stage_that_was_stopped_goes_on(
-    stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    stopped = stop_and_run_again(stage, how, digits, undisturbed, tmp_path / "root")
     if how is KILL:
         assert stopped.process.returncode == -signal.SIGKILL
         if stage.name == "shard":
-            succeeded(ringslice("verify", tmp_path / "root", "--every-stage"))
+            succeeded(ringslice("verify", root, "--every-stage"))
     else:
         assert stopped.process.returncode == 130
         assert stopped.errors().count("ringslice: error: interrupted") == 1, stopped.errors()

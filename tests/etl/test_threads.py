@@ -126,5 +126,4 @@ def test_an_interrupt_at_any_moment_ends_all(no_collection: None) -> None:
 @pytest.mark.integration
 @each_number
 def test_an_interrupt_ends_all_before_it_is_raised(at_once: int) -> None:
-    for _ in range(3):
-        assert succeeded(run(sys.executable, "-c", INTERRUPTED, at_once, timeout_s=600)).stdout == "interrupted\n"
+    assert succeeded(run(sys.executable, "-c", INTERRUPTED, at_once)).stdout == "interrupted\n"

@@ -1,7 +1,5 @@
 """A filesystem whose N-th call fails, before or after it took effect; and one that is gone from that call on."""
 
-import itertools
-import random
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow
-import pytest
 from pyarrow import fs
 
 from etl.storage.filesystem import Filesystem
 from etl.storage.place import Place
 
 READ = "read"
-
-some_and_every_call = pytest.mark.parametrize("sample", [8, pytest.param(None, marks=pytest.mark.chaos)])
 
 
 class FaultError(OSError):
@@ -47,13 +42,6 @@ class Fault:
         if turn:
             raise FaultError(f"call {len(self.calls)} ({kind}) failed after it took effect")
         return result
-
-
-def faults(calls: int, sample: int | None) -> list[Fault]:
-    """Faults of so many calls, each in four ways; or a sample of them."""
-    ways = list(itertools.product((False, True), repeat=2))
-    every = [Fault(number, after, dies) for number in range(1, calls + 1) for after, dies in ways]
-    return every if sample is None else random.Random(5).sample(every, sample)
 
 
 @contextmanager

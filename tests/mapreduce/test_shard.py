@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,21 @@ def test_the_tfrecord_package_reads_slices_by_their_index(digits_root: Path) -> 
             ours += [[each.key, each.label, hashlib.sha256(each.encoded).hexdigest()] for each in examples]
     assert [json.loads(line) for line in lines] == ours
     assert len(ours) == 1797
+
+
+CHECKER = "tests/lib/independent_checker.py"
+
+
+@pytest.mark.witness
+@pytest.mark.integration
+def test_the_independent_checker_agrees(digits_root: Path, digits: Path) -> None:
+    finished = succeeded(run("python", CHECKER, digits_root / "slices/default", digits))
+    assert "{'train': 1437, 'validation': 180, 'test': 180}" in finished.stdout
+
+
+@pytest.mark.integration
+def test_the_independent_checker_would_not_agree_otherwise(digits_root: Path, digits: Path, tmp_path: Path) -> None:
+    more = shutil.copytree(digits, tmp_path / "more")
+    shutil.copy(more / "0/0000.png", more / "0/another.png")
+    finished = run("python", CHECKER, digits_root / "slices/default", more)
+    assert "not in any slice: ['0/another.png']" in finished.stderr

@@ -13,11 +13,9 @@ from etl.storage.place import Place, open_place
 from tests.conftest import TreeMaker
 from tests.hadoop import health
 from tests.hadoop.cluster import Cluster
-from tests.lib.commands import BIN, Finished, failed, run, succeeded
+from tests.lib.commands import Finished, failed, run, succeeded
 
 pytestmark = pytest.mark.integration
-
-CLOSED = "127.0.0.1:1"
 
 by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
 
@@ -28,14 +26,13 @@ def source(make_tree: TreeMaker) -> Path:
 
 
 def ingest(source: object, root: object, driver: str = NATIVE, **environment: str) -> Finished:
-    words = ["ringslice", "ingest", source, root]
-    return run(*words, timeout_s=600, variables={DRIVER_VARIABLE: driver, **environment})
+    return run("ringslice", "ingest", source, root, variables={DRIVER_VARIABLE: driver, **environment})
 
 
-def refused(finished: Finished, *lines: str, status: int = 3) -> None:
+def refused(finished: Finished, *lines: str) -> None:
     """It ended with one line that contains all of ``lines``, and without Java's stack trace."""
     for line in lines:
-        failed(finished, status, line)
+        failed(finished, 3, line)
     assert "\tat " not in finished.stderr, finished.stderr
     assert "Exception" not in finished.stderr.replace("ConnectException", "").replace("RpcException", "")
 
@@ -55,7 +52,7 @@ def set_quota(cluster: Cluster, folder: Place, **quota: int) -> None:
 def test_no_namenode_is_there(driver: str, cluster: Cluster, source: Path) -> None:
     """A port that nobody listens at, one that speaks HTTP, a host that does not exist."""
     web = cluster.web("namenode").removeprefix("http://")
-    addresses = [CLOSED, web, "no-such-host.invalid:8020"]
+    addresses = ["127.0.0.1:1", web, "no-such-host.invalid:8020"]
     with ThreadPoolExecutor(len(addresses)) as pool:
         ended = list(pool.map(lambda address: ingest(source, f"hdfs://{address}/x", driver), addresses))
     for address, finished in zip(addresses, ended, strict=True):
@@ -81,40 +78,6 @@ def test_what_the_namenode_refuses(driver: str, cluster: Cluster, hdfs_root: Pla
     if driver == NATIVE:
         set_quota(cluster, folders["space"], namespace=1000, storagespace=1 << 40)
         succeeded(ingest(source, folders["space"]))
-
-
-# --- the site of this machine ---
-
-
-@pytest.mark.usefixtures("no_site")
-def test_libhdfs_without_a_hadoop(source: Path, tmp_path: Path) -> None:
-    root, java = f"hdfs://{CLOSED}/x", tmp_path / "jre" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.symlink_to("/bin/true")
-    (tmp_path / "libhdfs.so").touch()
-    library = {"ARROW_LIBHDFS_DIR": str(tmp_path), "JAVA_HOME": str(tmp_path / "jre")}
-    refused(ingest(source, root, LIBHDFS), "no libhdfs.so in", "set ARROW_LIBHDFS_DIR, or take --hdfs-driver native")
-    without = ingest(source, root, LIBHDFS, **library, PATH=str(BIN))
-    refused(without, "libhdfs needs CLASSPATH, and no hadoop program in PATH; set HADOOP_HOME", "--hdfs-driver native")
-    elsewhere = ingest(source, root, LIBHDFS, **library, HADOOP_HOME=str(tmp_path))
-    refused(elsewhere, f"no hadoop program in {tmp_path}/bin; set HADOOP_HOME")
-    refused(ingest(source, root, LIBHDFS, JAVA_HOME=str(tmp_path)), f"JAVA_HOME {tmp_path} has no bin/java")
-
-
-@pytest.mark.usefixtures("no_site")
-def test_a_site_that_is_broken(source: Path, tmp_path: Path) -> None:
-    root = f"hdfs://{CLOSED}/x"
-    absent = tmp_path / "absent"
-    missing = ingest(source, root, HADOOP_CONF_DIR=str(absent))
-    refused(missing, f"HADOOP_CONF_DIR {absent} is not a folder; set it to the one that has core-site.xml")
-    (tmp_path / "core-site.xml").write_text("<configuration><property>")
-    refused(ingest(source, root, HADOOP_CONF_DIR=str(tmp_path)), f"{tmp_path}/core-site.xml is not XML", "correct it")
-    remedy = "set HADOOP_CONF_DIR, or give hdfs://namenode:port/path"
-    refused(ingest(source, "hdfs:///x"), "core-site.xml has no fs.defaultFS", remedy, status=2)
-    refused(ingest(source, root, "carrier-pigeon"), "'carrier-pigeon'", "give native or libhdfs", status=2)
-
-
-# --- daemons that fail ---
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """Addresses of places: a local one, and an HDFS by the site's default, with or without the default port."""
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from etl.errors import UsageError
+from etl.errors import EnvironmentFailure, UsageError
 from etl.hadoop.yarn_api import ResourceManager
 from etl.stages.layout import normalized_stage
-from etl.storage.hdfs_settings import authority_of
+from etl.storage.hdfs_settings import DRIVER_VARIABLE, authority_of
+from etl.storage.libhdfs import start_environment
 from etl.storage.place import open_place
 from mapreduce.jobs.yarn import YarnJob
 from tests.hadoop.configuration import write_site
@@ -25,7 +28,8 @@ SITE = {
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The site's core-site.xml."""
-    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    for name in ("HADOOP_HOME", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     write_site(tmp_path / "core-site.xml", SITE)
     return tmp_path / "core-site.xml"
@@ -109,3 +113,35 @@ def test_a_default_that_is_no_hdfs(default: str, site: Path) -> None:
     found = r" \(it is " + default + r"\)" if default else ""
     with pytest.raises(UsageError, match="no fs.defaultFS with hdfs://" + found + "; set HADOOP_CONF_DIR"):
         open_place("hdfs:///x")
+
+
+def test_a_site_that_is_broken_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write_text("<configuration><property>")
+    with pytest.raises(EnvironmentFailure, match=f"{site} is not XML.*correct it"):
+        open_place("hdfs://nn1/x")
+    monkeypatch.setenv("HADOOP_CONF_DIR", f"{site.parent}/absent")
+    with pytest.raises(EnvironmentFailure, match=r"HADOOP_CONF_DIR .*/absent is not a folder; set it to the one"):
+        open_place("hdfs://nn1/x")
+
+
+def test_libhdfs_without_a_hadoop_is_refused(tmp_path: Path) -> None:
+    java = tmp_path / "jre/bin/java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/true")
+    (tmp_path / "libhdfs.so").touch()
+    with_java = {"PATH": "/absent", "JAVA_HOME": str(tmp_path / "jre")}
+    with_library = {**with_java, "ARROW_LIBHDFS_DIR": str(tmp_path)}
+    for variables, line in (
+        ({"JAVA_HOME": str(tmp_path)}, f"JAVA_HOME {tmp_path} has no bin/java"),
+        (with_java, "no libhdfs.so in .*; set ARROW_LIBHDFS_DIR, or take --hdfs-driver native"),
+        (with_library, "libhdfs needs CLASSPATH, and no hadoop program in PATH; set HADOOP_HOME"),
+        ({**with_library, "HADOOP_HOME": str(tmp_path)}, f"no hadoop program in {tmp_path}/bin; set HADOOP_HOME"),
+    ):
+        with mock.patch.dict(os.environ, variables), pytest.raises(EnvironmentFailure, match=line):
+            start_environment(heap_bytes=1 << 28)
+
+
+def test_an_unknown_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, "carrier-pigeon")
+    with pytest.raises(UsageError, match="'carrier-pigeon' is unknown; give native or libhdfs"):
+        open_place("hdfs://nn1/x")
