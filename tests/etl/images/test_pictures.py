@@ -11,6 +11,8 @@ from etl.images import pillow_modes
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import normalize_image
 from etl.images.result import Reject
+from tests.lib.damage.images import try_image, try_picture
+from tests.lib.damage.trials import run_trials
 from tests.lib.pictures import matrix
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
 from tests.lib.pictures.table import FORMATS, pictures, pictures_of
@@ -115,3 +117,18 @@ def test_bands_do_not_show(color: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(pillow_modes, "_BAND_PIXELS", 100)
             assert normalize_image(picture.data, config) == at_once, name
+
+
+@pytest.mark.parametrize(
+    "trials", [pytest.param(500, marks=pytest.mark.integration), pytest.param(10_000, marks=pytest.mark.chaos)]
+)
+def test_damaged_images_are_good_or_have_a_reason(trials: int) -> None:
+    """None takes long, says a word or crashes; each is reproducible from its number."""
+    outcomes = run_trials(try_image, trials)
+    assert outcomes["good"] > trials // 50, "nothing is good: the damage is too coarse"
+    assert len(outcomes) > 3
+
+
+@pytest.mark.integration
+def test_pictures_take_little_time_and_room_and_say_nothing() -> None:
+    run_trials(try_picture, len(pictures()))

@@ -57,13 +57,10 @@ def reason_of(result: Normalized | Reject) -> Reason | None:
     return result.reason if isinstance(result, Reject) else None
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM"])
-def test_plain_images_need_no_worker(worker: DecodeWorker, kind: str) -> None:
-    assert worker.normalize(picture(kind)) == normalize_image(picture(kind), CONFIG)
-    assert process_of(worker) is None
-
-
-def test_others_come_back_from_one_process_as_they_would_here(worker: DecodeWorker) -> None:
+def test_plain_images_need_no_worker_and_others_come_back_as_they_would_here(worker: DecodeWorker) -> None:
+    for kind in ("JPEG", "PNG", "PPM"):
+        assert worker.normalize(picture(kind)) == normalize_image(picture(kind), CONFIG)
+        assert process_of(worker) is None
     suspicious = [picture("JPEG", progressive=True), picture("GIF"), SUSPICIOUS, picture("TIFF"), picture("BMP")]
     for data in (*suspicious, SUSPICIOUS[:200], b"", b"no image"):
         assert worker.normalize(data) == normalize_image(data, CONFIG)
@@ -145,6 +142,7 @@ def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() ->
     ways["WEBP"] = {"lossless": True, "quality": 0}
     limits = Limits(memory_bytes=MIN_MEMORY_BYTES)
     with DecodeWorker(replace(CONFIG, limits=limits)) as worker:
+        assert reason_of(worker.normalize(SUSPICIOUS + bytes(MIN_MEMORY_BYTES))) == Reason.OUT_OF_MEMORY, "the file"
         for kind in (*ways, "GIF", "BMP", "JPEG2000", "AVIF"):
             side = 2600 if kind in ("WEBP", "JPEG2000") else 3400
             flat = Image.new("RGB", (side, side))
@@ -157,17 +155,10 @@ def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() ->
 def test_the_default_memory_is_enough_for_as_many_pixels(kind: str, mode: str) -> None:
     """A PNG of 97 megapixels was within the default --max-pixels, and beyond the default --max-memory."""
     side = 3500
-    image = Image.new(mode, (side, side))
-    data = save(image, kind)
+    data = save(Image.new(mode, (side, side)), kind)
     memory_bytes = Limits.default_memory(100_000_000, 0) * side * side // 100_000_000 + len(data)
     with DecodeWorker(replace(CONFIG, limits=Limits(memory_bytes=memory_bytes))) as worker:
         assert isinstance(worker.normalize(data), Normalized)
-
-
-def test_a_file_that_does_not_fit_in_memory_is_a_reject_and_the_next_one_is_not() -> None:
-    with DecodeWorker(replace(CONFIG, limits=Limits(memory_bytes=MIN_MEMORY_BYTES))) as worker:
-        assert reason_of(worker.normalize(SUSPICIOUS + bytes(MIN_MEMORY_BYTES))) == Reason.OUT_OF_MEMORY
-        assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
 
 
 @pytest.mark.parametrize(("number", "is_same"), [(signal.SIGKILL, False), (signal.SIGINT, True)])

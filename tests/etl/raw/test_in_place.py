@@ -42,10 +42,7 @@ def write_rows(source: Place, shard: int, first: int, count: int = 5) -> Place:
     return write_parquet(source / f"part-{shard}.parquet", table, row_group_size=3, **PLAINLY)
 
 
-@pytest.fixture(params=[write_tar, write_rows], ids=["tar", "parquet"])
-def write(request: pytest.FixtureRequest) -> Write:
-    found: Write = request.param
-    return found
+each_kind = pytest.mark.parametrize("write", [write_tar, write_rows], ids=["tar", "parquet"])
 
 
 @pytest.fixture
@@ -72,6 +69,7 @@ def make(source: Place, root: Place, in_place: bool = True, max_removed: str = "
     normalize_here(root, "--size", "8")
 
 
+@each_kind
 def test_parts_are_those_of_a_copy(root: Place, source: Place, tmp_path: Path, write: Write) -> None:
     here, place, copied = root / "here", root / "source", open_place(str(tmp_path / "copied"))
     for shard in range(2):
@@ -86,17 +84,17 @@ def test_parts_are_those_of_a_copy(root: Place, source: Place, tmp_path: Path, w
     assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
 
 
-def test_it_is_verified_and_traced_to_its_file(local: Place, source: Place, write: Write) -> None:
+@each_kind
+def test_an_image_is_traced_to_its_file(local: Place, source: Place, write: Write) -> None:
     files = [write(source, shard, 10 * shard) for shard in range(2)]
     make(source, local)
-    shard_here(local, "--slices", "2", "--workers", "2")
-    run_here(Verify, local, "--every-stage")
     last = read_rows(local / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
     where: dict[str, Any] = {"column": "image.bytes", "row": 4} if write is write_rows else {"offset": 4 * 4096 + 512}
     found = trace(local, "pack-00001", last["key"], last["sha256"])["pack"]
     assert found == {"file": files[1].uri, "size": len(some_png(14)), **where}
 
 
+@each_kind
 def test_a_file_of_many_images_is_several_packs(
     local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +110,7 @@ def test_a_file_of_many_images_is_several_packs(
     assert packs_of(local) == packs
 
 
+@each_kind
 def test_new_and_changed_files_become_new_packs(local: Place, source: Place, write: Write) -> None:
     files = [write(source, shard, 10 * shard) for shard in range(3)]
     make(source, local)
@@ -143,6 +142,7 @@ def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Plac
 
 
 @pytest.mark.parametrize("is_touched", [False, True])
+@each_kind
 def test_a_moved_source_is_read_at_its_new_place(
     tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool
 ) -> None:
@@ -158,6 +158,7 @@ def test_a_moved_source_is_read_at_its_new_place(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
+@each_kind
 def test_a_file_that_changed_since_is_named(local: Place, source: Place, write: Write, how: str) -> None:
     file = write(source, 0, 0, 40)
     ingest_here(source, local, in_place=True)
@@ -175,11 +176,11 @@ def test_a_file_that_changed_since_is_named(local: Place, source: Place, write: 
         normalize_here(local, "--size", "9", "--overwrite")
 
 
-def test_pruning_leaves_the_files_of_the_source(local: Place, source: Place, write: Write) -> None:
-    file = write(source, 0, 0)
+def test_pruning_leaves_the_files_of_the_source(local: Place, source: Place) -> None:
+    file = write_tar(source, 0, 0)
     make(source, local)
     shard_here(local, "--slices", "1", "--workers", "1")
-    write(source, 0, 50)
+    write_tar(source, 0, 50)
     make(source, local)
     shard_here(local, "--slices", "1", "--workers", "1", "--name", "second")
     prune(local, keep=1)

@@ -36,9 +36,8 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "READ_BUFFER_BYTES", 64)
 
 
-def marker(root: Path, stage: str = "normalized") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / stage / "dataset.json").read_bytes())
-    return found
+def counts_of(root: Path) -> dict[str, Any]:
+    return json.loads((root / "normalized/dataset.json").read_bytes())["counts"]
 
 
 @pytest.fixture
@@ -70,11 +69,11 @@ def test_packs_are_the_same_whole_or_in_pieces(tree: Path, tmp_path: Path, reque
 
 
 @pytest.mark.usefixtures("in_pieces")
-@pytest.mark.parametrize("change", [-1, 1, 1000])
+@pytest.mark.parametrize("change", [-1, 1])
 def test_a_file_that_changes_while_it_is_read_in_pieces_is_reported(tree: Path, change: int) -> None:
     source = open_source(open_place(str(tree)))
-    data = (tree / LARGE).read_bytes() + bytes(1000)
-    (tree / LARGE).write_bytes(data[: len(data) - 1000 + change])
+    data = (tree / LARGE).read_bytes()
+    (tree / LARGE).write_bytes((data + b"x")[: len(data) + change])
     with pytest.raises(DataError, match=r"001\.png changed while it was read"):
         for content in source.read_all(source.images):
             list(pieces(content))
@@ -86,7 +85,7 @@ def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_p
     ingest_here(tree, root)
     shutil.copytree(root, other)
     normalize_here(root, *SMALL, "--max-bytes", "3000")
-    counts = marker(root)["counts"]
+    counts = counts_of(root)
     assert (counts["input"], counts["good"], counts["rejects_by_reason"]) == (6, 5, {"too-many-bytes": 1})
     data = (tree / LARGE).read_bytes()
     (reject,) = pq.read_table(root / "normalized/rejects/pack-00000.parquet").to_pylist()
@@ -97,9 +96,9 @@ def test_a_large_file_is_a_reject_and_good_with_a_larger_limit(tree: Path, tmp_p
     assert reject["detail"] == f"{len(data)} bytes, at most 3000 are allowed"
 
     normalize_here(root, *SMALL, "--max-bytes", "3001", "--retry-rejects")
-    assert marker(root)["counts"]["rejects_by_reason"] == {"too-many-bytes": 1}
+    assert counts_of(root)["rejects_by_reason"] == {"too-many-bytes": 1}
     normalize_here(root, *SMALL, "--max-bytes", "9000", "--retry-rejects")
-    assert marker(root)["counts"]["good"] == 6
+    assert counts_of(root)["good"] == 6
     normalize_here(other, *SMALL, "--max-bytes", "9000")
     (part,), (as_one,) = parts_of(root), parts_of(other)
     assert part["sha256"] == as_one["sha256"]
@@ -140,4 +139,4 @@ def test_memory_does_not_grow_with_a_large_file(make_tree: TreeMaker, tmp_path: 
     ingest_mib, normalize_mib = map(int, done.stderr.splitlines()[-1].split())
     assert ingest_mib < 400
     assert normalize_mib < 450
-    assert marker(tmp_path / "root")["counts"]["rejects_by_reason"] == {"too-many-bytes": 1}
+    assert counts_of(tmp_path / "root")["rejects_by_reason"] == {"too-many-bytes": 1}

@@ -23,7 +23,7 @@ from tests.etl.raw.test_ingest import write_idx
 from tests.lib import generations
 from tests.lib.commands import contents
 from tests.lib.inline import ingest_values
-from tests.lib.sources.packed import Packed, packed_images
+from tests.lib.sources.packed import packed_images
 
 VALUES = ingest_values(pack_size="2000")
 
@@ -62,13 +62,9 @@ def marker_of(root: Path) -> dict[str, Any]:
     return marker
 
 
-def live_images(root: Path) -> dict[str, Packed]:
-    return packed_images(open_place(str(root)))
-
-
 def require_same(root: Path, source: Path) -> None:
     """Live images are those of the source, byte for byte, with their classes; the marker counts them."""
-    images, counts = live_images(root), marker_of(root)["counts"]
+    images, counts = packed_images(open_place(str(root))), marker_of(root)["counts"]
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
     assert {key: image.data for key, image in images.items()} == files
     assert all(image.name == key.split("/")[0] for key, image in images.items())
@@ -130,7 +126,7 @@ def test_a_pack_that_lost_most_is_packed_anew_and_an_empty_one_goes(make_tree: T
     require_same(root, source)
     before = packs_of(root)
     shutil.rmtree(root / "raw/generations")  # a pack that no generation names goes with the next renewal
-    for key in live_images(root):
+    for key in packed_images(open_place(str(root))):
         (source / key).write_bytes(b"changed " + key.encode())
     renew(source, root, max_removed=1)
     require_same(root, source)
@@ -201,23 +197,19 @@ def test_idx_files_grow(tmp_path: Path) -> None:
     assert (summary["newly_packed"], summary["removed_or_changed"]) == (21, 1)
     assert marker_of(root)["classes"] == ["1", "2", "3", "0"]
     assert {name: packs_of(root)[name] for name in before} == before
-    for key, image in live_images(root).items():
+    for key, image in packed_images(open_place(str(root))).items():
         assert image.data.endswith(images[int(key[6:11])].tobytes())
     assert renew(tmp_path / "idx", root)["already_done"]
-
-
-def table_in(place: Path, text: str) -> Path:
-    place.write_text(text, errors="surrogateescape")
-    return place
 
 
 def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 20}), tmp_path / "root"
     rows = [f"a/{number:03d}.png,00{number // 5},\n" for number in range(19)]
-    table = table_in(tmp_path / "patients.csv", "key,patient,site\n" + "".join(rows) + 'b/x.png,7,"x"\n')
+    table = tmp_path / "patients.csv"
+    table.write_text("key,patient,site\n" + "".join(rows) + 'b/x.png,7,"x"\n')
     summary = renew(source, root, columns=str(table))
     assert summary["columns"] == {"rows": 20, "rows_without_image": 1, "images_without_row": 1}
-    images = live_images(root)
+    images = packed_images(open_place(str(root)))
     assert images["a/007.png"].columns == {"patient": "001"}
     assert images["a/019.png"].columns == {}
     assert renew(source, root, columns=str(table))["already_done"]
@@ -229,7 +221,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
     pq.write_table(pa.table({"key": keys, "patient": values, "site": [each or None for each in sites]}), parquet)
     summary = renew(source, root, columns=str(parquet))  # one value changed: only its image is packed again
     assert (summary["newly_packed"], summary["removed_or_changed"]) == (1, 1)
-    assert live_images(root)["a/003.png"].columns == {"patient": "000", "site": "north"}
+    assert packed_images(open_place(str(root)))["a/003.png"].columns == {"patient": "000", "site": "north"}
     require_same(root, source)
 
 
@@ -249,7 +241,8 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
 def test_an_unusable_table_of_columns_is_refused(
     name: str, text: str, line: str, make_tree: TreeMaker, tmp_path: Path
 ) -> None:
-    table = table_in(tmp_path / name, text)
+    table = tmp_path / name
+    table.write_text(text, errors="surrogateescape")
     with pytest.raises(RingsliceError, match=line):
         renew(make_tree({"a": 3}), tmp_path / "root", columns=str(table))
     assert not (tmp_path / "root").exists()

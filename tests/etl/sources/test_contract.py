@@ -137,7 +137,17 @@ def test_a_column_of_keys(kind: str, tmp_path: Path) -> None:
 
 
 @by_kind
-def test_packs_contain_the_images_and_stay_when_a_file_is_added(root: Place, kind: str) -> None:
+def test_packs_contain_the_images_and_stay_when_a_file_is_added(kind: str, tmp_path: Path) -> None:
+    require_packs_that_stay(open_place(str(tmp_path)), kind)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
+def test_archives_on_hdfs_become_packs_there(kind: str, hdfs_root: Place) -> None:
+    """Read at any offset, and in order; tests of Parquet files and of lists read some on HDFS, too."""
+    require_packs_that_stay(hdfs_root, kind)
+
+
+def require_packs_that_stay(root: Place, kind: str) -> None:
     packs = root / "data" / "raw" / "packs"
 
     def digests() -> dict[str, str]:

@@ -40,13 +40,10 @@ def keys(place: Path, follow: bool = False) -> list[str]:
     return [image.key for image in opened(place, follow).images]
 
 
-@pytest.mark.parametrize("target", ["key.png", "."])
-def test_a_link_that_leads_out_is_followed_only_where_that_is_asked_for(
-    source: Path, secret: Path, target: str
-) -> None:
+@pytest.mark.parametrize(("target", "key"), [("key.png", "a/link"), (".", "a/link/key.png")])
+def test_a_link_that_leads_out_is_followed_if_asked(source: Path, secret: Path, target: str, key: str) -> None:
     (source / "a" / "link").symlink_to(secret / target)
     refused(source, UsageError, f"a/link leads by a link to {secret}", OUT)
-    key = "a/link" if target != "." else "a/link/key.png"
     assert contents_of(opened(source, follow=True))[key] == b"a secret"
 
 
@@ -80,20 +77,19 @@ def test_hard_links_hidden_links_links_within_and_a_source_that_is_a_link(
     assert keys(tmp_path / "to-source") == sorted([*KEYS, "a/hard.png", "a/link.png", "c/000.png"])
 
 
-@pytest.mark.parametrize("follow", [False, True])
-def test_circles_are_refused(source: Path, follow: bool) -> None:
-    (source / "a" / "loop").symlink_to(source)
-    refused(source, UsageError, "a/loop is a link back to a folder", follow_links=follow)
-    (source / "a" / "loop").unlink()
-    (source / "a" / "one").symlink_to("other")
-    (source / "a" / "other").symlink_to("one")
-    refused(source, UsageError, "a/one is a link to nothing", follow_links=follow)
-
-
-def test_a_circle_through_another_folder_is_refused(source: Path, secret: Path) -> None:
-    (source / "a" / "out").symlink_to(secret)
-    (secret / "back").symlink_to(source)
-    refused(source, UsageError, "a/out/back is a link back to a folder", follow_links=True)
+def test_circles_are_refused(source: Path, secret: Path) -> None:
+    loop, back = source / "a/loop", secret / "back"
+    back.symlink_to(source)
+    for target, line in (
+        (source, "a/loop is a link back to a folder"),
+        ("loop", "a/loop is a link to nothing"),
+        (secret, "a/loop/back is a link back to a folder"),
+    ):
+        loop.symlink_to(target)
+        refused(source, UsageError, line, follow_links=True)
+        if target != secret:
+            refused(source, UsageError, line)
+        loop.unlink()
 
 
 def test_a_listed_path_does_not_lead_out_of_the_list_s_folder(source: Path, secret: Path, tmp_path: Path) -> None:
@@ -119,8 +115,7 @@ def test_a_listed_path_does_not_lead_out_of_the_list_s_folder(source: Path, secr
 
 def test_the_option_is_that_of_ingest_and_pipeline(source: Path, secret: Path, tmp_path: Path) -> None:
     (source / "a" / "link.png").symlink_to(secret / "key.png")
-    for command in ("ingest", "pipeline"):
-        failed(ringslice_here(command, source, tmp_path / "root"), 2, "--follow-links")
+    failed(ringslice_here("pipeline", source, tmp_path / "root"), 2, "--follow-links")
     ingest_here(source, tmp_path / "root", follow_links=True)
     (source / "a" / "link.png").unlink()
     ingest_here(source, tmp_path / "root", max_removed="1")  # the same dataset, with or without
