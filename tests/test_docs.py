@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,12 +30,7 @@ from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import REPOSITORY
 from train.config.settings import command as train_command
-from train.convert_weights import command as convert_command
-from train.evaluate import command as evaluate_command
-from train.export import command as export_command
 from train.launch import command as launch_command
-from train.predict import command as predict_command
-from train.promote import command as promote_command
 from train.read_bench import command as read_bench_command
 from train.start import command as start_command
 from train.start import with_data
@@ -62,11 +58,10 @@ FOREIGN_OPTIONS = (
 JOBS: dict[str, type[StageJob]] = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {
     "train/main.py": train_command(lambda settings, monitor: None),
-    "train/evaluate.py": evaluate_command,
-    "train/export.py": export_command,
-    "train/predict.py": predict_command,
-    "train/convert_weights.py": convert_command,
-    "train/promote.py": promote_command,
+    **{
+        f"train/{name}.py": import_module(f"train.{name}").command
+        for name in ("evaluate", "export", "predict", "convert_weights", "promote")
+    },
 }
 # Commands of `ringslice` that pass on what they do not know.
 PASSING = {"train": "train/main.py"} | {name: f"train/{name}.py" for name in ("evaluate", "promote", "export")}

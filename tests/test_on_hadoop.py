@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.conftest import TreeMaker
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
-from tests.lib.commands import REPOSITORY, Finished, failed, run, succeeded, wait_until
+from tests.lib.commands import REPOSITORY, failed, run, succeeded, wait_until
 from tests.lib.on_hadoop import OPTIONS, digests
 
 JOB_TIMEOUT_S = 600
@@ -33,21 +33,15 @@ def runs(root: Place) -> list[dict[str, Any]]:
     return [(root / stage / "run.json").read_json() for stage in STAGES]
 
 
-def hdfs_command(cluster: Cluster, *words: object) -> Finished:
-    return succeeded(run(cluster.home / "bin" / "hdfs", *words, variables=cluster.environment()))
+WITNESS = ("file", "local", "native")
+OTHERS = [("file", "hadoop", "native"), *product(["hdfs"], ["inline", "local", "hadoop"], ["native", "libhdfs"])]
 
 
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param(("file", "local", "native"), marks=pytest.mark.witness),
-        pytest.param(("hdfs", "hadoop", "native"), marks=pytest.mark.chaos),  # a part of the witness below, too
-        pytest.param(("hdfs", "inline", "native"), marks=pytest.mark.chaos),
-        pytest.param(("hdfs", "local", "libhdfs"), marks=pytest.mark.chaos),
-        pytest.param(("hdfs", "hadoop", "libhdfs"), marks=pytest.mark.chaos),
-        pytest.param(("file", "hadoop", "native"), marks=pytest.mark.chaos),
-        pytest.param(("hdfs", "inline", "libhdfs"), marks=pytest.mark.chaos),
-        pytest.param(("hdfs", "local", "native"), marks=pytest.mark.chaos),
+        pytest.param(WITNESS, marks=pytest.mark.witness),
+        *(pytest.param(way, marks=pytest.mark.chaos) for way in OTHERS),
     ],
     ids="-".join,
 )
@@ -70,7 +64,8 @@ def test_every_way_gives_the_same_bytes(
             assert len(facts["applications"]) == 1
             require_succeeded(hadoop, facts["applications"])
     if scheme == "hdfs":
-        assert "Status: HEALTHY" in hdfs_command(hadoop, "fsck", hdfs.path).stdout
+        fsck = run(hadoop.home / "bin" / "hdfs", "fsck", hdfs.path, variables=hadoop.environment())
+        assert "Status: HEALTHY" in succeeded(fsck).stdout
 
 
 def require_succeeded(cluster: Cluster, applications: list[str]) -> None:
@@ -116,8 +111,6 @@ NORMALIZE = (REPOSITORY / "mapreduce" / "normalize.py", "-r", "hadoop", *OPTIONS
 SHARD = (REPOSITORY / "mapreduce" / "shard.py", "-r", "hadoop", *OPTIONS[8:])
 ONE_LINE_EACH = ("-D", "mapreduce.input.lineinputformat.linespermap=1")
 
-Kill = Callable[[JobRun], None]
-
 pytestmark = pytest.mark.usefixtures("end_sessions")
 
 
@@ -141,20 +134,8 @@ def kill(process: Process) -> None:
     process.send(signal.SIGKILL)
 
 
-def another(find: Callable[[], list[Process]], than: Process) -> Callable[[], list[Process]]:
-    return lambda: [each for each in find() if each != than]
-
-
-def lose_a_mapper(job: JobRun) -> None:
-    """Its attempt fails, and YARN tries again."""
-    lose_a_task(job, job.mapper())
-
-
-def lose_a_reducer(job: JobRun) -> None:
-    lose_a_task(job, job.reducer())
-
-
 def lose_a_task(job: JobRun, task: Process) -> None:
+    """Its attempt fails, and YARN tries again."""
     kill(task)
     job.wait_until("a message about it", lambda: "its Python was ended by SIGKILL" in job.errors())
 
@@ -164,13 +145,7 @@ def lose_the_master(job: JobRun) -> None:
     job.mapper()
     master = job.master()
     kill(master)
-    job.wait_for("another application master", another(lambda: masters(job.cluster), master))
-
-
-def lose_the_node_manager(job: JobRun) -> None:
-    job.mapper()
-    job.cluster.kill("nodemanager")
-    job.cluster.restart("nodemanager")
+    job.wait_for("another master", lambda: [each for each in masters(job.cluster) if each != master])
 
 
 def lose_the_data_node(job: JobRun) -> None:
@@ -199,7 +174,7 @@ def test_a_pipeline_that_lost_a_mapper_its_master_and_its_driver_gives_the_same_
 ) -> None:
     words = (*NORMALIZE, ingested, *ONE_LINE_EACH)
     first = JobRun(hadoop_alone, tmp_path / "first.log", *words)
-    lose_a_mapper(first)
+    lose_a_task(first, first.mapper())
     lose_the_master(first)
     first.kill_driver()
     second = JobRun(hadoop_alone, tmp_path / "second.log", *words)
@@ -217,8 +192,10 @@ def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(
 ) -> None:
     job = JobRun(hadoop_alone, tmp_path / "shard.log", *SHARD, normalized)
     lose_the_data_node(job)
-    lose_the_node_manager(job)
-    lose_a_reducer(job)
+    job.mapper()
+    job.cluster.kill("nodemanager")
+    job.cluster.restart("nodemanager")
+    lose_a_task(job, job.reducer())
     finished_as_undisturbed(normalized, expected, job, "slices/default")
 
 
