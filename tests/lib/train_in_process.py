@@ -1,8 +1,12 @@
 """The commands of training in this process, on one rank; see `tests.lib.in_process` for what that leaves out."""
 
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+import click
+
+import train.convert_weights
 import train.evaluate
 import train.export
 import train.loop
@@ -30,24 +34,21 @@ def train_here(
     return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
 
 
-def evaluate_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``train/evaluate.py``."""
-    with mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()):
-        return call_command(train.evaluate.command, "train/evaluate.py", *words, cwd=cwd, **variables)
+def _without_horovod(command: click.Command, name: str) -> Callable[..., Finished]:
+    """A function that runs the command ``train/NAME`` with its words and variables."""
+
+    def run(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
+        with (
+            mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()),
+            mock.patch.object(train.serving.exporter, "Horovod", lambda monitor: Alone()),
+        ):
+            return call_command(command, f"train/{name}", *words, cwd=cwd, **variables)
+
+    return run
 
 
-def promote_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``train/promote.py``."""
-    with mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()):
-        return call_command(train.promote.command, "train/promote.py", *words, cwd=cwd, **variables)
-
-
-def export_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``train/export.py``."""
-    with mock.patch.object(train.serving.exporter, "Horovod", lambda monitor: Alone()):
-        return call_command(train.export.command, "train/export.py", *words, cwd=cwd, **variables)
-
-
-def predict_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run ``train/predict.py``."""
-    return call_command(train.predict.command, "train/predict.py", *words, cwd=cwd, **variables)
+evaluate_here = _without_horovod(train.evaluate.command, "evaluate.py")
+promote_here = _without_horovod(train.promote.command, "promote.py")
+export_here = _without_horovod(train.export.command, "export.py")
+predict_here = _without_horovod(train.predict.command, "predict.py")
+convert_here = _without_horovod(train.convert_weights.command, "convert_weights.py")

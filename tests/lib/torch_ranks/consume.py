@@ -1,13 +1,20 @@
-"""Read an epoch of the slices at argv[1] by `train.torch_backend.data`, in the phases of argv[2], rank by rank.
+"""Read an epoch of the slices at argv[1] by `train.torch_backend.data`, in the phases of argv[2], rank by rank; then
+train two epochs by Lightning's Trainer.
 
 A phase is JSON: ranks, workers of each, and how many batches each rank takes (null: all). Prints the keys that all have
-read, the number of batches of each phase, and the epoch that the loader would read next.
+read, the number of batches of each phase, the epoch that the loader would read next, and how many examples each of
+Lightning's epochs had.
 """
 
 import contextlib
 import itertools
 import json
 import sys
+from typing import Any
+
+import lightning
+import torch
+from torch import nn
 
 from etl.errors import UsageError
 from train.reader.config import ReaderOptions
@@ -28,6 +35,31 @@ def require_memory() -> None:
         assert str(error).endswith(f"; give budget_bytes={least_bytes} or more"), error
         return
     raise AssertionError("too little memory was not refused")
+
+
+class Classifier(lightning.LightningModule):
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        self.mean, self.std, self.examples = mean, std, [0, 0]
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        pixels, labels = batch
+        self.examples[self.current_epoch] += len(labels)
+        logits = self.net((pixels.float() - self.mean) / self.std)
+        return nn.functional.cross_entropy(logits, labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def train_by_lightning() -> list[int]:
+    """The number of examples of each epoch."""
+    dataset = SliceDataset(sys.argv[1], batch=64, workers=2)
+    model = Classifier(*dataset.statistics)
+    shown = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
+    lightning.Trainer(accelerator="cpu", max_epochs=2, **dict.fromkeys(shown, False)).fit(model, SliceLoader(dataset))
+    return model.examples
 
 
 def main() -> None:
@@ -55,7 +87,8 @@ def main() -> None:
         SliceLoader(dataset, persistent_workers=True)
         raise AssertionError("workers that stay were not refused")
     require_memory()
-    print(json.dumps({"keys": keys, "batches": counts, "epoch": epoch}, allow_nan=False))
+    found = {"keys": keys, "batches": counts, "epoch": epoch, "of_lightning": train_by_lightning()}
+    print(json.dumps(found, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -89,20 +89,6 @@ def noisy_branches(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(first, inception, nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(classes))
 
 
-class NotSequential(nn.Module):
-    def __init__(self, inputs: int, classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(inputs, classes)
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layer(pixels.flatten(1))
-        return logits
-
-
-def not_sequential(shape: Shape, classes: int) -> nn.Module:
-    return NotSequential(shape[0] * shape[1] * shape[2], classes)
-
-
 class Mistaken(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         mistake: torch.Tensor = features.no_such_method()
@@ -114,19 +100,16 @@ def mistaken(shape: Shape, classes: int) -> nn.Module:
 
 
 class PartlyUsed(nn.Module):
-    """One of its layers has no part in the logits, and none in the gradients."""
+    """One of its layers has no part in the logits, and none in the gradients. Not an `nn.Sequential`."""
 
-    def __init__(self, inputs: int, classes: int) -> None:
+    def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
+        inputs = shape[0] * shape[1] * shape[2]
         self.used, self.unused = nn.Linear(inputs, classes), nn.Linear(inputs, classes)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.used(features)
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.used(pixels.flatten(1))
         return logits
-
-
-def partly_used(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), PartlyUsed(shape[0] * shape[1] * shape[2], classes))
 
 
 def wide(shape: Shape, classes: int) -> nn.Module:

@@ -21,10 +21,6 @@ from train.monitor.notes import ExitNotice, Note, Verdict, key, notes_of, scope
 from train.monitor.peers import AFTER_ALL, Peers, observes
 
 
-def always() -> bool:
-    return True
-
-
 def test_the_last_note_stays_and_no_proxy_is_used(
     client: KVStoreClient, server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,13 +48,13 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(client: KVStoreClient, 
     peers = Peers(HostNotes(client), 0, 4, 0, clock)
     for rank in (1, 2):
         Note(beat(rank, number=1), f"log-{rank}").put_into(client)
-    peers.look(always)
+    peers.look(lambda: True)
     assert sorted(peers.beats) == [1, 2]
     assert peers.silent == [1, 2, 3]
     Note(beat(1, number=2)).put_into(client)
     Note(beat(3, number=9), "", ExitNotice(0)).put_into(client)
     clock.now += 7
-    peers.look(always)
+    peers.look(lambda: True)
     assert (peers.silent, peers.moving, peers.without_exit_notice) == ([2], [1], [1, 2])
     assert peers.silent_s == {1: 0, 2: 7}
     assert peers.beats[3].count == AFTER_ALL

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import UsageError
+from train.main import require_strategy
 from train.parallel.cluster import require_servers, require_workers, workers_of
 from train.parallel.cores import physical_cores, share_cores
 from train.parallel.usage import tcp_counters, transferred, usage_since
@@ -40,12 +41,34 @@ def test_others_are_refused(cluster: object) -> None:
 
 CHIEF_TASK = {"type": "chief", "index": 0}
 SERVED = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+WORKERS = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": TASK})
+BESIDE_SERVERS = json.dumps({"cluster": SERVED, "task": TASK})
+OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
 
 
 def test_a_process_beside_servers_knows_its_role() -> None:
     for own in (CHIEF_TASK, TASK):
         task = require_servers(json.dumps({"cluster": SERVED, "task": own}))
         assert (task.role, task.index, task.cluster["worker"]) == (own["type"], own["index"], ["b:1", "c:1"])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "variables", "line"),
+    [
+        ("horovod", {"TF_CONFIG": WORKERS}, "TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"),
+        ("parameter-server", {"TF_CONFIG": WORKERS}, "TF_CONFIG has several workers. Give"),
+        ("mirrored", {"TF_CONFIG": BESIDE_SERVERS}, "TF_CONFIG has parameter servers. Give --strategy synchronous-"),
+        ("horovod", OF_TORCHRUN, "torchrun started 2 processes. Give --strategy ddp"),
+        ("ddp", {"HOROVOD_SIZE": "2"}, "horovodrun started 2 processes. Give --strategy horovod"),
+    ],
+)
+def test_a_strategy_that_does_not_fit_its_launcher_is_refused(
+    strategy: str, variables: dict[str, str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"--strategy {strategy}: {line}"):
+        require_strategy(strategy)
 
 
 @pytest.mark.parametrize("changes", [{"ps": []}, {"ps": ["b:1"]}, {"evaluator": ["e:1"]}, {"worker": ["b:1"]}], ids=str)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hadoop.processes import Process, find_all
+from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, run, succeeded, wait_until
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
-from tests.lib.ranks.running import marked, metric_lines, started
+from tests.lib.ranks.running import marked, started
 from tests.lib.train_in_process import train_here
 
 pytestmark = pytest.mark.integration
@@ -23,15 +24,24 @@ CLOSE = 1e-4  # of single precision, after 15 steps
 MIRRORED = ("--strategy", "mirrored", "--replicas", 2)
 WORKERS = ("--strategy", "multi-worker-mirrored")
 SYNCHRONOUS = ("--strategy", "synchronous-parameter-server")
+ASYNCHRONOUS = ("--strategy", "parameter-server")
+LAUNCH = ("python", "train/launch.py", "-np", 2)
+LAUNCH_SERVED = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
+MODEL = ("--model", "tests.lib.ranks.tiny:smooth_normed", "--batch", 64)
 
 
-def launch(ranks: int, *words: object) -> Finished:
-    return run("python", "train/launch.py", "-np", ranks, *words)
+def launch(*words: object) -> Finished:
+    return run(*LAUNCH, *words)
 
 
 def launch_served(*words: object) -> Finished:
-    start = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
-    return run(*start, *words, PYTHONPATH=str(REPOSITORY))  # of programs among the tests
+    return run(*LAUNCH_SERVED, *words, PYTHONPATH=str(REPOSITORY))  # of programs among the tests
+
+
+def process_of(role: str, index: int, log: Path) -> Process:
+    """The process of this role that the launcher of ``log`` started."""
+    task = json.dumps({"type": role, "index": index})[1:-1]
+    return next(each for each in marked(str(log)) if task.encode() in Path(f"/proc/{each.pid}/environ").read_bytes())
 
 
 @pytest.fixture
@@ -51,7 +61,7 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
     with fed_by_all(2):
         succeeded(train_here(*synchronised, "joined", "--batch", 128))
     succeeded(run("python", MAIN, *synchronised, "mirrored", "--batch", 64, *MIRRORED))
-    succeeded(launch(2, MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
+    succeeded(launch(MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
     assert distance(root, "alone", "mirrored") < CLOSE
     assert distance(root, "joined", "workers") < CLOSE
 
@@ -73,7 +83,7 @@ def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ..
     succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "served"))
     assert distance(root, "alone", "mirrored") > 100 * CLOSE
     assert distance(root, "alone", "served") > 100 * CLOSE
-    result = launch(2, WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
+    result = launch(WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
     assert result.returncode == 3
     assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
@@ -82,82 +92,74 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     """And with other numbers of ranks; each example counts once."""
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
     words = (MAIN, *options, "--audit", "--resume", "auto")
-    succeeded(horovodrun(4, *words, "--max-steps", 3))
     succeeded(horovodrun(3, *words, "--max-steps", 6))
     result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 12, TF_CONFIG="of another job")).stderr
-    assert "on 1 rank: 10 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
-    succeeded(launch(2, *words, *WORKERS, "--max-steps", 24))
+    assert "on 1 rank: 12 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
+    succeeded(launch(*words, *WORKERS, "--max-steps", 24))
     succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
     succeeded(run("python", *words))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
 
 
-def test_a_strategy_that_does_not_fit_its_launcher_is_refused(root: Path) -> None:
-    failed(run("python", MAIN, "--data", root, *WORKERS, TF_CONFIG='{"cluster": {}}'), 2, "names no workers HOST:PORT")
-    for strategy in ("horovod", "parameter-server"):
-        line = f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
-        failed(launch(2, MAIN, "--data", root, "--strategy", strategy), 2, line)
-    failed(launch(2, "train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
+def test_wrong_use_of_the_launcher_is_reported_once(root: Path) -> None:
+    line = "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
+    failed(launch(MAIN, "--data", root, "--strategy", "horovod"), 2, line)
+    failed(launch("train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
     of_torchrun = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}  # of the caller
-    words = (*LAUNCH, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
+    words = (*LAUNCH_SERVED, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
     failed(run(*words, variables=of_torchrun), 2, "Invalid value for '--lr'")
-    result = horovodrun(2, MAIN, "--data", root, *MIRRORED)
-    assert result.returncode != 0
-    assert result.stderr.count("for all devices of a host; start it without horovodrun") == 1
-    line = "TF_CONFIG has parameter servers. Give --strategy synchronous-parameter-server"
-    failed(launch_served(MAIN, "--data", root, *MIRRORED), 2, line)
 
 
-@pytest.mark.parametrize("victim", ["worker", "launcher"])
-def test_nothing_stays_of_a_run_that_lost_a_process(victim: str, root: Path, tmp_path: Path) -> None:
-    words = (MAIN, "--data", root, "--run", "long", *WORKERS, "--model", "mlp", "--epochs", 500)
+@pytest.mark.parametrize(
+    ("launcher", "strategy", "victim", "status", "line"),
+    [
+        (LAUNCH, WORKERS, ("worker", 1), 128 + signal.SIGKILL, r"rank 1 was killed \(SIGKILL\); the others end, too"),
+        (LAUNCH, WORKERS, None, -signal.SIGKILL, ""),
+        (LAUNCH_SERVED, ASYNCHRONOUS, ("ps", 0), 3, "a parameter server has ended, .* --resume goes on from the last"),
+    ],
+    ids=["worker", "launcher", "server"],
+)
+def test_nothing_stays_of_a_run_that_lost_a_process(
+    launcher: tuple[object, ...],
+    strategy: tuple[object, ...],
+    victim: tuple[str, int] | None,
+    status: int,
+    line: str,
+    *,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    """Its launcher, if no ``victim`` is named."""
+    words = (MAIN, "--data", root, "--run", "long", *strategy, *MODEL, "--epochs", 500, "--checkpoint-steps", 5)
     log = tmp_path / "log"
-
-    def workers() -> list[int]:
-        own = {MAIN.encode(), str(root).encode()}
-        return sorted(each.pid for each in find_all(lambda words, _: own <= set(words) and b"-np" not in words))
-
-    with started("python", "train/launch.py", "-np", 2, *words, "--checkpoint-steps", 5, log=log) as process:
-        wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
-        os.kill(workers()[-1] if victim == "worker" else process.pid, signal.SIGKILL)
-        status = process.wait(120)
-        wait_until(lambda: not workers())
-    if victim == "worker":
-        assert status == 128 + signal.SIGKILL, log.read_text()
-        assert "ringslice: error: rank 1 was killed (SIGKILL); the others end, too" in log.read_text()
-
-
-ASYNCHRONOUS = ("--strategy", "parameter-server")
-LAUNCH = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
-MODEL = ("--model", "tests.lib.ranks.tiny:smooth_normed", "--batch", 64)
-
-
-def process_of(role: str, index: int, log: Path) -> Process:
-    """The process of this role that the launcher of ``log`` started."""
-    task = json.dumps({"type": role, "index": index})[1:-1]
-    return next(each for each in marked(str(log)) if task.encode() in Path(f"/proc/{each.pid}/environ").read_bytes())
-
-
-def test_asynchronous_workers_learn_from_each_example_once_per_epoch(root: Path) -> None:
-    words = ("--data", root, "--run", "one", "--model", "cnn", "--batch", 32, "--epochs", 3, "--augment", "colour")
-    succeeded(launch_served("train/main.py", *words, *ASYNCHRONOUS, "--audit"))
-    require_each_key_once(root / "runs/one", root / "slices/default", 3)
-    assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
+    with started(*launcher, *words, log=log) as process:
+        wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
+        os.kill(process_of(*victim, log).pid if victim else process.pid, signal.SIGKILL)
+        assert process.wait(120) == status, log.read_text()
+        wait_until(lambda: not marked(str(log)))
+    text = log.read_text()
+    assert "Traceback" not in text
+    if victim:
+        assert text.count("ringslice: error:") == 1, text
+        assert re.search(f"ringslice: error: .*{line}", text), text
 
 
 REPLACED = "ringslice: worker 0 was killed (SIGKILL); it is replaced"
 
 
-def test_a_killed_worker_is_replaced(root: Path, tmp_path: Path) -> None:
-    words = ("train/main.py", "--data", root, *MODEL, *ASYNCHRONOUS, "--epochs", 3, "--run", "served", "--audit")
+def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_once(root: Path, tmp_path: Path) -> None:
+    words = (MAIN, "--data", root, "--run", "one", "--model", "cnn", "--batch", 32, "--epochs", 3, "--audit")
     log = tmp_path / "log"
-    with started(*LAUNCH, *words, "--checkpoint-steps", 1, log=log) as process:
-        wait_until(lambda: any((root / "runs/served/checkpoints").glob("*")), process)
+    with started(
+        *LAUNCH_SERVED, *words, *ASYNCHRONOUS, "--augment", "colour", "--checkpoint-steps", 1, log=log
+    ) as process:
+        wait_until(lambda: any((root / "runs/one/checkpoints").glob("*")), process)
         os.kill(process_of("worker", 0, log).pid, signal.SIGKILL)
         status = process.wait(240)
     assert status == 0, log.read_text()
     assert log.read_text().count(REPLACED) == 1
-    require_each_key_once(root / "runs/served", root / "slices/default", 3)
+    require_each_key_once(root / "runs/one", root / "slices/default", 3)
+    assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
 
 
 def test_what_a_lost_worker_has_computed_is_computed_again(root: Path) -> None:
@@ -168,20 +170,6 @@ def test_what_a_lost_worker_has_computed_is_computed_again(root: Path) -> None:
     require_each_key_once(root / "runs/served", root / "slices/default", 1)
     succeeded(run("python", MAIN, *words, *MIRRORED, "--run", "alone"))
     assert distance(root, "alone", "served") < CLOSE
-
-
-def test_nothing_stays_of_a_run_that_lost_its_server(root: Path, tmp_path: Path) -> None:
-    words = ("train/main.py", "--data", root, "--run", "long", *ASYNCHRONOUS, *MODEL, "--epochs", 500)
-    log = tmp_path / "log"
-    with started(*LAUNCH, *words, "--checkpoint-steps", 5, log=log) as process:
-        wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
-        os.kill(process_of("ps", 0, log).pid, signal.SIGKILL)
-        assert process.wait(120) == 3, log.read_text()
-        wait_until(lambda: not marked(str(log)))
-    [line] = [each for each in log.read_text().splitlines() if "ringslice: error:" in each]
-    assert "a parameter server has ended, and with it the weights" in line
-    assert "--resume goes on from the last checkpoint" in line
-    assert "Traceback" not in log.read_text()
 
 
 def test_nothing_stays_of_a_run_that_was_interrupted_twice(root: Path, tmp_path: Path) -> None:

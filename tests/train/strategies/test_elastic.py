@@ -127,22 +127,16 @@ def test_a_killed_worker_is_done_without_and_a_new_one_is_used(digits_root: Path
 
 def test_an_audit_with_a_stretch_twice_or_lost_is_found(tmp_path: Path, digits_root: Path) -> None:
     """Negative control of what these tests assert."""
-    slices = digits_root / "slices" / "default"
+    slices, audit = digits_root / "slices" / "default", tmp_path / "audit"
     keys = keys_of_split(slices)
-    (tmp_path / "audit").mkdir()
-
-    def add(last: int, rank: int, of: int, own: list[str]) -> Path:
-        path = tmp_path / f"audit/epoch-0001-steps-00000001-to-{last:08d}-rank-{rank:04d}-of-{of:04d}.txt"
-        path.write_text("\n".join(own))
-        return path
-
-    first, _ = add(10, 0, 2, keys[:700]), add(10, 1, 2, keys[700:])
+    audit.mkdir()
+    (audit / "epoch-0001-first.txt").write_text("\n".join(keys[:700]))
+    (audit / "epoch-0001-second.txt").write_text("\n".join(keys[700:]))
     require_each_key_once(tmp_path, slices, epochs=1)
-    again = add(5, 0, 3, keys[40:60])
+    (audit / "epoch-0001-first.txt").write_text("\n".join(keys[:720]))
     with pytest.raises(AssertionError, match="20 keys more than once"):
         require_each_key_once(tmp_path, slices, epochs=1)
-    again.unlink()
-    first.unlink()
+    (audit / "epoch-0001-first.txt").unlink()
     with pytest.raises(AssertionError, match="700 keys are missing"):
         require_each_key_once(tmp_path, slices, epochs=1)
 

@@ -5,19 +5,22 @@ too; and how long a worker waits for the chief.
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from etl.errors import EnvironmentFailure
+from etl.errors import EnvironmentFailure, UsageError
 from tests.lib.commands import PATIENCE_S
 from train.launch import free_ports
 from train.parallel.cluster import Task
 from train.reader.intervals import Steps
 from train.strategies import parameter_server
-from train.strategies.mirrored import divided
+from train.strategies.mirrored import divided, run_mirrored
+from train.strategies.multi_worker import run_workers
 from train.strategies.parameter_server import FACTS, await_end, publish_versions
 from train.strategies.parameter_server_trainer import divide
 
@@ -63,6 +66,21 @@ def test_a_step_without_examples_has_one_part() -> None:
     columns = [tf.constant(["a", "b"]), tf.constant([0, 1]), tf.constant([0.0, 0.0])]
     [(records, *_, weights, seed)] = divide([*columns, tf.constant(5)], 2, 1)
     assert (records.numpy().tolist(), weights.numpy().tolist(), int(seed)) == ([b"a"], [0.0], 5)
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        (partial(run_mirrored, replicas=None), "one process for all devices of a host; start it without horovodrun"),
+        (run_workers, "names no workers HOST:PORT"),
+    ],
+)
+def test_ranks_of_horovodrun_are_refused(
+    start: Callable[..., None], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    with pytest.raises(UsageError, match=line):
+        start(Mock(side_effect=AssertionError), Mock(), "cpu")
 
 
 @pytest.fixture

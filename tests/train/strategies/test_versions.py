@@ -1,11 +1,10 @@
-"""Ranks of which one has another version of ringslice: each strategy that spans hosts ends with one line."""
+"""Ranks of which one has another version of ringslice: they end with one line."""
 
-import json
 import re
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 
 from tests.lib.commands import REPOSITORY
 from tests.lib.ranks.running import started
-from tests.lib.torch_ranks.running import BIN, require_torch
-from train.launch import free_ports
+from train.launch import tasks_of
 
 pytestmark = pytest.mark.integration
 
@@ -34,51 +32,26 @@ def other(tmp_path: Path) -> Path:
     return folder
 
 
-def of_torch() -> list[Mapping[str, str]]:
-    require_torch()
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": "2"}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in range(2)]
-
-
-def of_tensorflow(*roles: str) -> list[Mapping[str, str]]:
-    cluster: dict[str, list[str]] = {}
-    for role, port in zip(roles, free_ports(len(roles)), strict=True):
-        cluster.setdefault(role, []).append(f"127.0.0.1:{port}")
-    tasks = [(role, index) for role, own in cluster.items() for index in range(len(own))]
-    return [
-        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})} for role, index in tasks
-    ]
-
-
 @pytest.mark.parametrize(
-    ("strategy", "roles"),
+    ("strategy", "roles", "who", "first"),
     [
-        ("ddp", ()),
-        ("multi-worker-mirrored", ("worker", "worker")),
-        ("synchronous-parameter-server", ("chief", "ps", "worker")),
+        ("multi-worker-mirrored", {"worker": 2}, "rank 1", "rank 0"),
+        ("synchronous-parameter-server", {"chief": 1, "ps": 1, "worker": 1}, "worker 0", "the chief"),
     ],
 )
 def test_the_rank_with_another_version_is_named(
-    strategy: str, roles: Sequence[str], root: Path, other: Path, tmp_path: Path
+    strategy: str, roles: Mapping[str, int], who: str, first: str, *, root: Path, other: Path, tmp_path: Path
 ) -> None:
     """It is the last process; the first one reports it."""
-    who, first = ("worker 0", "the chief") if "chief" in roles else ("rank 1", "rank 0")
-    python = sys.executable if roles else str(BIN / "python")
-    of_processes = of_tensorflow(*roles) if roles else of_torch()
     words = ("--data", root, "--strategy", strategy, "--model", "mlp", "--max-steps", 1)
-    folders = [*[REPOSITORY] * (len(of_processes) - 1), other]
+    tasks = tasks_of((), **roles)
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                started(
-                    *(python, folder / "train/main.py", *words),
-                    log=tmp_path / f"log-{number}",
-                    PYTHONPATH=str(folder),
-                    **variables,
-                )
-            )
-            for number, (folder, variables) in enumerate(zip(folders, of_processes, strict=True))
-        ]
+        processes = []
+        for number, task in enumerate(tasks):
+            folder = REPOSITORY if number < len(tasks) - 1 else other
+            command = (sys.executable, folder / "train/main.py", *words)
+            variables = {"PYTHONPATH": str(folder), "TF_CONFIG": task.variables["TF_CONFIG"]}
+            processes.append(stack.enter_context(started(*command, log=tmp_path / f"log-{number}", **variables)))
         statuses = [each.wait(120) for each in processes]
     lines = (tmp_path / "log-0").read_text().splitlines()
     assert statuses[0] == 3, lines

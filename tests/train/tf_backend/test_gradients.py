@@ -173,14 +173,11 @@ def masks(rank: int, steps: int, seed: int = 0) -> list[npt.NDArray[np.bool_]]:
     return [np.array([each.numpy()[0] > 0 for each in take_step(tf.constant(step))]) for step in range(steps)]
 
 
-def test_the_same_rank_and_step_draw_the_same_again() -> None:
-    assert np.array_equal(masks(1, 3), masks(1, 3))
-    assert not np.array_equal(masks(1, 3), masks(1, 3, seed=1))
-
-
-def test_ranks_layers_and_steps_draw_independently() -> None:
+def test_seeds_ranks_layers_and_steps_draw_independently_and_the_same_again() -> None:
     """As masks of one process would: each keeps 1 - DROPOUT of the units, and two agree as often as by chance."""
-    drawn = np.concatenate([np.concatenate(masks(rank, 3)) for rank in range(3)])
+    of_rank = masks(1, 3)
+    assert np.array_equal(of_rank, masks(1, 3))
+    drawn = np.concatenate([*of_rank, *masks(0, 3), *masks(0, 1, seed=1)])
     error = 5 * np.sqrt(0.25 / UNITS)  # five standard errors at most
     assert drawn.mean(1) == pytest.approx(1 - DROPOUT, abs=error)
     agreement = [np.mean(one == other) for one, other in itertools.combinations(drawn, 2)]
