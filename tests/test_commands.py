@@ -126,11 +126,7 @@ def test_a_config_file_gives_defaults_and_flags_win(make_tree: TreeMaker, tmp_pa
         ("pipeline", b"[ingest.x]\ny = 1\n", "[ingest] x = {'y': 1} is not one value"),
         ("pipeline", b"\xff\xfe", "is not text; give a TOML file"),
         ("pipeline", b"[ingest]\noverwrite = true\n", "overwrite of [ingest] would go to normalize and shard, too;"),
-        (
-            "pipeline",
-            b"[normalize]\nrunner = 'inline'\n[shard]\nrunner = 'local'\n",
-            "would go to shard, too; for pip",
-        ),
+        ("pipeline", b"[normalize]\nrunner = 'inline'\n[shard]\nrunner = 'local'\n", "would go to shard, too; for pip"),
         ("shard", b"[shard\n", "is not TOML: "),
     ],
 )

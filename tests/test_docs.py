@@ -80,7 +80,6 @@ class Block(NamedTuple):
 
 
 def split_page(text: str) -> tuple[str, list[Block]]:
-    """The prose of a page without fenced blocks, and the blocks."""
     parts = FENCE.split(text)  # prose, language, block, what is behind its end, prose …
     assert len(parts) % 4 == 1, "a fenced block has no end"
     return "\n".join(parts[::4]), [Block(*each) for each in zip(parts[1::4], parts[2::4], strict=True)]
@@ -131,7 +130,6 @@ def script_flags(path: Path) -> frozenset[str]:
 
 @cache
 def own_flags() -> frozenset[str]:
-    """The options of `ringslice`, its scripts and the trainer's."""
     return frozenset().union(
         *map(click_flags, (cli, start_command, *TRAINERS.values(), *map(script_command, JOBS.values())))
     )
@@ -164,7 +162,6 @@ def test_every_option_and_command_is_documented() -> None:
 
 
 def field_names(schema: Any) -> Iterator[str]:
-    """The names of all fields in a JSON Schema, inner ones too."""
     if isinstance(schema, dict):
         yield from schema.get("properties", {})
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -189,7 +186,6 @@ def test_the_formats_and_the_reasons_of_rejects_are_described() -> None:
 
 @cache
 def make_targets() -> frozenset[str]:
-    """The targets that the Makefile and what it includes declare."""
     files = [REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"), *REPOSITORY.glob("*/*/*.mk")]
     declared = re.findall(r"^\.PHONY: (.+)$", "\n".join(each.read_text() for each in files), re.MULTILINE)
     return frozenset(" ".join(declared).split())

@@ -130,6 +130,26 @@ def test_third_party_packages_are_those_of_the_core_and_the_extras() -> None:
         assert others <= THIRD_PARTY[top] | DRAWING.get(module, set()) | BY_NAME.get(module, set()), module
 
 
+# They write between processes of ours, in TOML and in messages, or to check text; all other calls write a file or
+# standard output, for other programs: no bare NaN, no Infinity.
+WITH_LAX_JSON = {
+    *("etl.hadoop.yarn_api", "etl.images.sandbox", "mapreduce.jobs.python_archive", "train.config.recipe_options"),
+    *("train.monitor.kv_store", "train.monitor.watchdog_process"),
+    *("train.toolchain.build_horovod", "train.toolchain.build_records_op"),
+}
+
+
+def test_every_call_that_writes_json_is_strict() -> None:
+    lax = {
+        module
+        for module, path in MODULES.items()
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("json.dump", "json.dumps")
+        if "allow_nan" not in {each.arg for each in call.keywords}
+    }
+    assert lax <= WITH_LAX_JSON, lax - WITH_LAX_JSON
+
+
 @pytest.mark.parametrize(("package", "too_old"), [("click", "8.3.3"), ("pillow", "11.2.1")])
 def test_a_version_that_lacks_what_is_used_is_not_installed(package: str, too_old: str) -> None:
     """click's types became generic in 8.4; the wheels of Pillow read AVIF since 11.3."""

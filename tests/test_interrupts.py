@@ -51,8 +51,6 @@ KILL = Stop(signal.SIGKILL, everyone=True)
 
 
 class Running(Session):
-    """A stage at work."""
-
     def __init__(self, stage: Stage, source: Path, root: Path, **variables: str) -> None:
         words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
         log = root.parent / f"{stage.name}-{time.monotonic_ns()}.log"
@@ -98,9 +96,7 @@ CASES = [(stage, how) for stage in STAGES for how in (CTRL_C, KILL)]
     [*(pytest.param(*case, marks=pytest.mark.witness) for case in CASES), (STAGES[1], SCHEDULER)],
     ids=lambda each: each.name if isinstance(each, Stage) else each.number.name,
 )
-def test_a_stage_that_was_stopped_goes_on(
-    stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_stopped_stage_goes_on(stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for earlier in STAGES[: STAGES.index(stage)]:
         shutil.copytree(undisturbed / earlier.folder, root / earlier.folder)

@@ -55,11 +55,9 @@ class History:
         return self.folder / "root"
 
     def new_path(self) -> str:
-        """A name that no file has had."""
         return f"{self.random.choice(CLASSES)}/{self.random.getrandbits(64):016x}.png"
 
     def some(self) -> list[str]:
-        """One to four files."""
         return self.random.sample(sorted(self.files), min(len(self.files), self.random.randint(1, 4)))
 
     def add(self, number: int = 4) -> None:
@@ -197,18 +195,9 @@ def png_of(content: int) -> bytes:
 
 
 CHANGES = (
-    History.add,
-    History.remove,
-    History.come_back,
-    History.rename,
-    History.change,
-    History.exchange,
-    History.duplicate,
-    History.export_again,
-    History.correct_a_patient,
-    History.experiment,
-    History.prune,
-    History.erase,
+    *(History.add, History.remove, History.come_back, History.rename, History.change, History.exchange),
+    *(History.duplicate, History.export_again, History.correct_a_patient),
+    *(History.experiment, History.prune, History.erase),
 )
 
 

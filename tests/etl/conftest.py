@@ -65,18 +65,15 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that names no Hadoop and no Java."""
     for name in ("HADOOP_HOME", "HADOOP_CONF_DIR", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
 
 
 def names(folder: Place) -> list[str]:
-    """The names of what is in a folder, sorted."""
     return [info.base_name for info in folder.children()]
 
 
 def names_below(folder: Place) -> list[str]:
-    """The paths of all that is below a folder, relative to it, sorted."""
     return [info.path.removeprefix(folder.path + "/") for info in folder.children(recursive=True)]
 
 

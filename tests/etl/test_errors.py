@@ -1,8 +1,9 @@
-"""Errors of the system that end a command in one line."""
+"""Errors of the system that end a command in one line; and JSON that other programs can read."""
 
 import errno
 import io
 import json
+import math
 import os
 import signal
 import sys
@@ -12,21 +13,19 @@ import pytest
 
 from etl.errors import INTERRUPTED, UsageError, explain, report, run_reporting
 from etl.processes import tie_to_parent
+from etl.storage.place import json_bytes, with_checksum
 from mapreduce import _report_import
 from tests.lib.commands import PATIENCE_S
 
 NO_ROOM = ImportError("/usr/lib/cv2/cv2.abi3.so: failed to map segment from shared object")
 
 
-def test_a_library_that_no_memory_is_left_for_is_named() -> None:
+def test_errors_of_the_system_have_a_status_and_a_remedy() -> None:
     assert explain(NO_ROOM) == (3, "no memory to load cv2.abi3.so (raise the limit: ulimit -v)")
     assert explain(RuntimeError("can't start new thread")) == (3, "can't start new thread (raise the limit: ulimit -v)")
     assert explain(ImportError("No module named 'numpy'")) is None
-
-
-def test_a_name_that_is_too_long_is_wrong_use() -> None:
-    error = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "xxx")
-    assert explain(error) == (2, "File name too long: xxx (choose a shorter name)")
+    too_long = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "xxx")
+    assert explain(too_long) == (2, "File name too long: xxx (choose a shorter name)")
 
 
 @pytest.mark.parametrize(("value", "is_shown"), [("1", True), ("yes", True), ("0", False), ("False", False)])
@@ -72,6 +71,13 @@ def test_an_interrupt_that_python_ignores_comes_again(monkeypatch: pytest.Monkey
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_has_not_is_refused(value: float) -> None:
+    for write in (json_bytes, with_checksum):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write({"a": [{"b": [1.0, value]}]})
 
 
 def test_json_is_json_on_an_output_that_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ class Fault:
         return 0 < self.number <= len(self.calls)
 
     def call(self, kind: str, function: Callable[[], Any]) -> Any:
-        """Count this call, and let it fail if it is its turn."""
         self.calls.append(kind)
         turn = len(self.calls) == self.number
         if (turn and not self.after) or (self.dies and self.hit and not turn):
@@ -56,8 +55,6 @@ def full_disk() -> Iterator[None]:
 
 
 class FaultyFilesystem(Filesystem):
-    """``inner``, each of whose calls goes through ``fault``."""
-
     scheme = "faulty"
 
     def __init__(self, inner: Filesystem, fault: Fault) -> None:
@@ -95,7 +92,6 @@ class FaultyFilesystem(Filesystem):
 
 
 def faulty(place: Place, fault: Fault) -> Place:
-    """The same place, on a filesystem that fails as ``fault`` says."""
     return Place(FaultyFilesystem(place.filesystem, fault), place.path)
 
 

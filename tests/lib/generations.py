@@ -21,7 +21,6 @@ def parts_of(root: Path | Place) -> Entries:
 
 
 def generation_of(stage: Stage, fingerprint: str) -> Generation:
-    """The generation with this fingerprint, which must be there."""
     found = stage.find_generation(fingerprint)
     assert found is not None
     return found

@@ -61,12 +61,10 @@ def ringslice_here(*words: object, cwd: Path = REPOSITORY, **variables: str) -> 
 
 
 def job_here(job: type[StageJob], *words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
-    """Run the script of a job."""
     return call_command(script_command(job), f"mapreduce/{job.__name__.lower()}.py", *words, cwd=cwd, **variables)
 
 
 def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Stand in for `etl.processes.exec_module`."""
     with mock.patch.object(sys, "argv", [module, *arguments]):
         sys.exit(invoke(importlib.import_module(module).command, module))
 

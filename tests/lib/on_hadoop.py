@@ -17,7 +17,6 @@ OPTIONS = (*IMAGE_OPTIONS, "--pack-size", "12KB", "--workers", "2", "--slices", 
 
 @pytest.fixture(scope="module")
 def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 of each digit, in a folder per class."""
     return copy_some(digits, tmp_path_factory.mktemp("few"), "0123456789", slice(24))
 
 

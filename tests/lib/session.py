@@ -42,7 +42,6 @@ class Session:
         return self.process.wait(self.timeout_s)
 
     def wait_until(self, what: str, is_there: Callable[[], object]) -> None:
-        """Wait for a state that comes while the command runs."""
         wait_until(is_there, self.process, self.timeout_s, POLL_S, lambda: f"no {what}: {self.errors()}")
 
     def processes(self, word: str = "") -> list[Process]:

@@ -63,9 +63,7 @@ def task_line(root: Path) -> bytes:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_shard_maps_a_part_to_slices_and_reduces_a_slice_to_a_file(
-    transport: str, make_tree: TreeMaker, tmp_path: Path
-) -> None:
+def test_shard_maps_parts_and_reduces_to_files_of_slices(transport: str, make_tree: TreeMaker, tmp_path: Path) -> None:
     root = ingest(make_tree({"train/a": 4}), tmp_path / "root", split_folders=True)
     normalize_here(root, *SMALL[2:])
     names = [["train", f"train/train-0000{number}-of-00002", 2] for number in range(2)]

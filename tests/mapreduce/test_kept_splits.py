@@ -21,13 +21,45 @@ from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
+from tests.conftest import TreeMaker
 from tests.lib.commands import contents, ringslice, succeeded
 from tests.lib.inline import ingest_here, normalize_here, refused, run_here, shard_here
-from tests.lib.nights import SHARES, Nights, nights, patients, some_png, splits_of_patients
+from tests.lib.nights import some_png
 
-__all__ = ["nights"]  # a fixture
-
+SHARES = ("--workers", 2, "--split", "train=0.5,test=0.5")
 NEWEST = ("--splits-from", "newest")
+
+
+class Nights:
+    """A source and its root, night by night."""
+
+    def __init__(self, source: Path, root: Path) -> None:
+        self.source, self.root = source, root
+        self.number = 0
+
+    def ingest(self, **values: object) -> None:
+        ingest_here(self.source, self.root, max_removed="1", **values)  # type: ignore[arg-type]
+        normalize_here(self.root, "--size", 8, "--format", "raw")
+
+    def night(self, *words: object, **values: object) -> dict[bytes, str]:
+        """The split of each content, after all stages."""
+        self.ingest(**values)
+        self.number += 1
+        name = f"night-{self.number}"
+        shard_here(self.root, *SHARES, *NEWEST, "--name", name, *words)
+        run_here(Verify, self.root, "--name", name)
+        return self.splits(name)
+
+    def splits(self, name: str) -> dict[bytes, str]:
+        rows = pq.read_table(self.root / "slices" / name / "examples.parquet").to_pylist()
+        splits = {row["sha256"]: row["split"] for row in rows}
+        assert all(splits[row["sha256"]] == row["split"] for row in rows)
+        return splits
+
+
+@pytest.fixture
+def nights(make_tree: TreeMaker, tmp_path: Path) -> Nights:
+    return Nights(make_tree({"ant": 20, "bee": 20}), tmp_path / "root")
 
 
 def test_assignments_that_tasks_may_read_stay_unless_they_are_others(nights: Nights, tmp_path: Path) -> None:
@@ -48,16 +80,22 @@ def test_assignments_that_tasks_may_read_stay_unless_they_are_others(nights: Nig
 
 def test_a_corrected_group_is_named_with_a_remedy(nights: Nights, tmp_path: Path) -> None:
     """A second conflict does not remove the first from the list."""
-    table = patients(nights, tmp_path)
-    first = nights.night("--group-by", "patient", columns=table)
-    by_patient = splits_of_patients(nights, table)
-    trained = next(patient for patient, split in by_patient.items() if split == "train")
-    patient_of = dict(line.split(",") for line in Path(table).read_text().splitlines()[1:])
-    one, two = [key for key, patient in patient_of.items() if by_patient[patient] == "test"][:2]
+    table = tmp_path / "patients.csv"
+    keys = sorted(str(path.relative_to(nights.source)) for path in nights.source.rglob("*.png"))
+    patient_of = {key: f"patient-{number // 4}" for number, key in enumerate(keys)}
+
+    def write_table(patient_of: dict[str, str]) -> str:
+        table.write_text("key,patient\n" + "".join(f"{key},{patient}\n" for key, patient in patient_of.items()))
+        return str(table)
+
+    first = nights.night("--group-by", "patient", columns=write_table(patient_of))
+    rows = pq.read_table(nights.root / "slices/night-1/examples.parquet").to_pylist()
+    trained = next(patient_of[row["key"]] for row in rows if row["split"] == "train")
+    one, two = [row["key"] for row in rows if row["split"] == "test"][:2]
     words = (*SHARES, "--name", "x", *NEWEST, "--group-by", "patient")
     listed = nights.root / "slices/x.conflicts.txt"
     for change, removing in ({one: trained}, ()), ({one: trained, two: trained}, ("--remove", listed)):
-        nights.ingest(columns=patients(nights, tmp_path, change))
+        nights.ingest(columns=write_table(patient_of | change))
         refused(Shard, 1, "1 images were in another split than their patient is: ", nights.root, *words, *removing)
     shard_here(nights.root, *words, "--remove", listed)
     assert nights.splits("x").items() <= first.items()
@@ -66,9 +104,7 @@ def test_a_corrected_group_is_named_with_a_remedy(nights: Nights, tmp_path: Path
         refused(Shard, 2, line, nights.root, *SHARES, "--name", "y", *NEWEST, *other)
 
 
-def test_keys_to_remove_that_nothing_is_known_by(
-    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_keys_to_remove_are_named(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.ingest()
     listed = tmp_path / "gone.txt"
     listed.write_text("\ufeffant/003.png\n./ant/004.png\n bee/001.png\nbee/002.pgn\n", encoding="utf-8")
@@ -113,7 +149,7 @@ def test_a_list_of_classes_grows_at_its_end(nights: Nights, tmp_path: Path) -> N
         ("owl\nbee\nant\ncat\n", r"line 2 is 'bee', but .* was made with 'ant'; a list may only grow at its end"),
     ],
 )
-def test_a_list_of_classes_that_differs_at_its_beginning_is_refused(
+def test_a_list_of_classes_that_begins_otherwise_is_refused(
     names: str, line: str, nights: Nights, tmp_path: Path
 ) -> None:
     listed = tmp_path / "classes.txt"
@@ -134,9 +170,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, nights: Nights, *words: object) -> Non
             shard_here(nights.root, *SHARES, *words)
 
 
-def test_a_killed_experiment_resumed_with_newest_begins_no_second_lineage(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_experiment_does_not_begin_a_second_lineage(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     first = nights.night()
     kill(monkeypatch, nights, "--seed", 7, "--name", "x")
     shard_here(nights.root, *SHARES, "--seed", 7, "--name", "x", "--splits-from", "newest")
@@ -144,9 +178,7 @@ def test_a_killed_experiment_resumed_with_newest_begins_no_second_lineage(
     assert nights.night() == first
 
 
-def test_a_killed_night_that_is_tried_again_after_the_next_does_not_block_the_lineage(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_night_tried_again_does_not_block_the_lineage(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     first = nights.night()
     kill(monkeypatch, nights, "--name", "late", "--splits-from", "newest")
     assert nights.night() == first

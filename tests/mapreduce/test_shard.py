@@ -50,12 +50,7 @@ def test_groups_and_workers_have_folders_and_equal_shares(normalized: Path) -> N
     manifest = manifest_of(normalized)
     train = manifest["splits"]["train"]
     names = [each["name"] for each in train["slices"]]
-    assert names[:4] == [
-        "train/group-0/worker-0/train-00000-of-00012",
-        "train/group-1/worker-0/train-00001-of-00012",
-        "train/group-2/worker-0/train-00002-of-00012",
-        "train/group-0/worker-1/train-00003-of-00012",
-    ]
+    assert names[:6] == [f"train/group-{n % 3}/worker-{n // 3}/train-{n:05d}-of-00012" for n in range(6)]
     assert all((normalized / "slices/default" / f"{name}.tfrecord").exists() for name in names)
     assert [group["records"] for group in train["groups"]] == [18, 18, 18]
     assert [worker["records"] for group in train["groups"] for worker in group["workers"]] == [9] * 6
@@ -81,7 +76,7 @@ def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
 
 
-def test_splits_of_the_source_are_the_default_if_every_live_image_has_one(
+def test_complete_splits_are_the_default(
     make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, rows = tmp_path / "root", [f"a/{number:03d}.png,a,{'train' if number % 3 else 'test'}" for number in range(9)]

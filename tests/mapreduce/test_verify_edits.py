@@ -232,28 +232,25 @@ def test_a_damaged_table_of_packs_or_parts_is_found(stage: str, grouped: Path, t
         assert "there is no other copy" in found(root, "night-1", "--repair")
 
 
-def test_slices_that_did_not_keep_their_splits_are_found(nights: Path, tmp_path: Path) -> None:
-    """The manifest of slices that kept no splits is edited to say that they did."""
-    root = shutil.copytree(nights, tmp_path / "root")
-    shard_here(root, "--name", "moved", "--seed", "3", "--workers", "2", "--slices", "2")
-    assert found(root, "moved") == ""
-    fingerprint = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()
-    set_value(root, "slices/moved/manifest.json", "config.splits_from", fingerprint)
-    assert {"key different", "manifest"} <= kinds(root, "moved")
-    (root / EXAMPLES).write_bytes(b"?")  # damaged earlier slices prove nothing
-    assert kinds(root, "moved") == {"earlier", "manifest"}  # which has no lineage
+@pytest.mark.parametrize("is_erased", [False, True], ids=["", "without normalized images"])
+def test_slices_that_did_not_keep_their_splits_are_found(is_erased: bool, nights: Path, tmp_path: Path) -> None:
+    """The manifest of slices that kept no splits is edited to say that they did.
 
-
-def test_splits_are_compared_with_those_that_were_kept_without_normalized_images(nights: Path, tmp_path: Path) -> None:
-    """An image of no slices is erased, and with it the generations of normalized that all slices were made from."""
+    An image of no slices is erased, and with it the generations of normalized that all slices were made from.
+    """
     root, listed = shutil.copytree(nights, tmp_path / "root"), tmp_path / "keys"
     shard_here(root, "--name", "moved", "--seed", "3", "--workers", "2", "--slices", "2")
-    listed.write_text("1/bad.png\n")
-    erase_here(root, listed)
+    if is_erased:
+        listed.write_text("1/bad.png\n")
+        erase_here(root, listed)
     assert [found(root, name) for name in (*NIGHTS, "moved")] == [""] * 3, "the negative control"
     fingerprint = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()
     set_value(root, "slices/moved/manifest.json", "config.splits_from", fingerprint)
     assert kinds(root, "moved") == {"key different", "manifest"}
+    if not is_erased:
+        (root / EXAMPLES).write_bytes(b"?")  # damaged earlier slices prove nothing
+        assert kinds(root, "moved") == {"earlier", "manifest"}  # which has no lineage
+        return
     for table in ("departed", "contents"):
         copied = shutil.copytree(root, tmp_path / table)
         file = f"slices/night-2/{table}.parquet"

@@ -7,34 +7,33 @@ from etl.images.geometry import FITS, Box, Plan, Size, make_plan
 
 SIDES = [(1, 1), (16, 16), (100, 50), (50, 100), (375, 500), (3, 1000), (224, 320), (3000, 4001), (17, 23)]
 TARGETS = [(16, 16), (24, 16), (224, 224), (1, 7), (256, 341)]
+PAIRS = [(Size(*source), Size(*target)) for source in SIDES for target in TARGETS]
 
 
 @pytest.mark.parametrize("only_shrink", [False, True])
 @pytest.mark.parametrize("fit", FITS)
 def test_every_plan_stays_within_its_image_and_its_canvas(fit: str, only_shrink: bool) -> None:
-    for source in map(Size._make, SIDES):
-        for target in map(Size._make, TARGETS):
-            plan = make_plan(source, target, fit, only_shrink)
-            assert 0 <= plan.box.top < plan.box.bottom <= source.height
-            assert 0 <= plan.box.left < plan.box.right <= source.width
-            for axis in (0, 1):
-                assert plan.size[axis] >= 1
-                assert 0 <= plan.offset[axis] <= plan.canvas[axis] - plan.size[axis]
-                assert not only_shrink or plan.size[axis] <= plan.box.sides[axis]
-            if fit == "pad" or (fit in ("crop", "exact") and not only_shrink):
-                assert plan.canvas == target
+    for source, target in PAIRS:
+        plan = make_plan(source, target, fit, only_shrink)
+        assert 0 <= plan.box.top < plan.box.bottom <= source.height
+        assert 0 <= plan.box.left < plan.box.right <= source.width
+        for axis in (0, 1):
+            assert plan.size[axis] >= 1
+            assert 0 <= plan.offset[axis] <= plan.canvas[axis] - plan.size[axis]
+            assert not only_shrink or plan.size[axis] <= plan.box.sides[axis]
+        if fit == "pad" or (fit in ("crop", "exact") and not only_shrink):
+            assert plan.canvas == target
 
 
 def test_crop_keeps_the_targets_shape_from_the_centre() -> None:
-    for source in map(Size._make, SIDES):
-        for target in map(Size._make, TARGETS):
-            plan = make_plan(source, target, "crop")
-            kept = plan.box.sides
-            scale = min(source.height / target.height, source.width / target.width)
-            assert all(abs(kept[axis] - max(1, scale * target[axis])) <= 0.5 for axis in (0, 1))
-            assert source in {(kept[0], source.width), (source.height, kept[1])}  # one side is kept whole
-            assert plan.box.top - (source.height - plan.box.bottom) in (0, -1)
-            assert plan.box.left - (source.width - plan.box.right) in (0, -1)
+    for source, target in PAIRS:
+        plan = make_plan(source, target, "crop")
+        kept = plan.box.sides
+        scale = min(source.height / target.height, source.width / target.width)
+        assert all(abs(kept[axis] - max(1, scale * target[axis])) <= 0.5 for axis in (0, 1))
+        assert source in {(kept[0], source.width), (source.height, kept[1])}  # one side is kept whole
+        assert plan.box.top - (source.height - plan.box.bottom) in (0, -1)
+        assert plan.box.left - (source.width - plan.box.right) in (0, -1)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +77,14 @@ def test_what_fits_changes_nothing() -> None:
 
 
 def test_the_least_source_leaves_the_box_its_pixels() -> None:
-    for source in map(Size._make, SIDES):
-        for target in map(Size._make, TARGETS):
-            for fit in FITS:
-                plan = make_plan(source, target, fit)
-                least = plan.least_source(2)
-                for axis in (0, 1):
-                    kept = plan.box.sides[axis] / source[axis] * least[axis]
-                    assert kept >= 2 * plan.size[axis] - 1e-9
-                    assert kept < 2 * plan.size[axis] + math.ceil(plan.box.sides[axis] / source[axis])
+    for source, target in PAIRS:
+        for fit in FITS:
+            plan = make_plan(source, target, fit)
+            least = plan.least_source(2)
+            for axis in (0, 1):
+                kept = plan.box.sides[axis] / source[axis] * least[axis]
+                assert kept >= 2 * plan.size[axis] - 1e-9
+                assert kept < 2 * plan.size[axis] + math.ceil(plan.box.sides[axis] / source[axis])
 
 
 def test_a_plan_of_a_reduced_source_keeps_its_size() -> None:

@@ -72,7 +72,7 @@ def test_plain_images_need_no_worker_and_others_come_back_as_they_would_here(wor
     ("number", "reason"),
     [(signal.SIGSEGV, Reason.CRASHED), (signal.SIGABRT, Reason.CRASHED), (signal.SIGPROF, Reason.TOO_SLOW)],
 )
-def test_an_image_that_ends_the_worker_is_a_reject_and_the_next_one_is_not(
+def test_an_image_that_ends_the_worker_is_a_reject(
     worker: DecodeWorker, number: signal.Signals, reason: Reason
 ) -> None:
     """The signal comes from outside, in the middle of the image: no decoder at hand is known to crash."""

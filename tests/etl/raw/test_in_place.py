@@ -95,7 +95,7 @@ def test_an_image_is_traced_to_its_file(local: Place, source: Place, write: Writ
 
 
 @each_kind
-def test_a_file_of_many_images_is_several_packs(
+def test_a_large_file_is_several_packs(
     local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("etl.raw.packs.MAX_IMAGES", 3)
@@ -143,7 +143,7 @@ def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Plac
 
 @pytest.mark.parametrize("is_touched", [False, True])
 @each_kind
-def test_a_moved_source_is_read_at_its_new_place(
+def test_a_moved_source_is_followed(
     tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool
 ) -> None:
     elsewhere = open_place(str(tmp_path / "elsewhere"))

@@ -91,20 +91,22 @@ def test_a_second_run_does_nothing_and_another_dataset_is_refused(make_tree: Tre
     assert run(source, root, overwrite=True)["images"] == 8
 
 
-def test_an_unfinished_run_goes_on_and_that_of_another_configuration_does_not(
-    make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pack_bytes", "at_once"), [(2000, 1), (2000, 4), (2001, 1)])
+def test_an_interrupted_run_goes_on_if_it_is_the_same(
+    pack_bytes: int, at_once: int, make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, root = make_tree({"a": 6, "b": 6}), tmp_path / "root"
+    source, root = make_tree({"a": 12, "b": 12}), tmp_path / "root"
     run(shutil.copytree(source, tmp_path / "elsewhere"), tmp_path / "whole")
-    read_all = FolderSource.read_all
     with monkeypatch.context() as patch:
-        patch.setattr(FolderSource, "read_all", interrupted_after(9, read_all))
+        patch.setattr(FolderSource, "read_all", interrupted_after(21, FolderSource.read_all))
         with pytest.raises(KeyboardInterrupt):
-            run(source, root, pack_size=2001, packs_at_once=1)
-    made = {path: path.stat().st_mtime_ns for path in (root / "raw/packs").glob("*.tar")}
-    assert made
+            run(source, root, pack_size=pack_bytes, packs_at_once=at_once)
+    assert not (root / "raw/dataset.json").exists()
+    made = {path: path.stat().st_mtime_ns for path in (root / "raw/packs").glob("*.parquet")}
+    assert made or at_once > 1
     run(source, root)
-    assert not any(path.exists() and path.stat().st_mtime_ns == made[path] for path in made)
+    kept = {path for path in made if path.exists() and path.stat().st_mtime_ns == made[path]}
+    assert kept == (made.keys() if pack_bytes == 2000 else set())
     assert contents(root, "run.json") == contents(tmp_path / "whole", "run.json")
 
 
@@ -112,9 +114,7 @@ def test_an_unfinished_run_goes_on_and_that_of_another_configuration_does_not(
     ("zipped", "channels", "train", "test"),
     [(False, 3, "train", "t10k"), (True, 1, "emnist-letters-train", "emnist-letters-test")],
 )
-def test_idx_files_keep_their_pixels_and_splits(
-    tmp_path: Path, zipped: bool, channels: int, train: str, test: str
-) -> None:
+def test_idx_files_keep_pixels_and_splits(tmp_path: Path, zipped: bool, channels: int, train: str, test: str) -> None:
     images = np.random.default_rng(1).integers(0, 256, (12, 5, 4, channels)[: 3 + (channels > 1)], dtype=np.uint8)
     labels = np.arange(12) % 11  # as numbers, not as text: 10 comes after 9
     write_idx(tmp_path / "idx", train, images[:8], labels[:8], zipped)
@@ -129,9 +129,7 @@ def test_idx_files_keep_their_pixels_and_splits(
         assert row["label"] == labels[place]
 
 
-def test_pairs_of_idx_files_with_no_split_in_their_names_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_of_idx_files_without_a_split_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And folders are no IDX files: Kaggle's MNIST has one of each name beside the files with a dot."""
     for stem in ("one", "two"):
         write_idx(tmp_path / "idx", stem, np.zeros((2, 2, 2)), np.zeros(2), zipped=False)

@@ -150,7 +150,7 @@ def test_an_image_that_comes_back_and_an_empty_class(make_tree: TreeMaker, tmp_p
     assert len(list((root / "raw/removed").iterdir())) == 1
 
 
-def test_files_written_again_are_compared_once(
+def test_touched_files_are_compared_once(
     make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, root = make_tree({"a": 10}), tmp_path / "root"
@@ -238,9 +238,7 @@ def test_columns_are_kept_with_each_image(make_tree: TreeMaker, tmp_path: Path) 
         ("x.parquet", "no", "is damaged"),
     ],
 )
-def test_an_unusable_table_of_columns_is_refused(
-    name: str, text: str, line: str, make_tree: TreeMaker, tmp_path: Path
-) -> None:
+def test_an_unusable_table_is_refused(name: str, text: str, line: str, make_tree: TreeMaker, tmp_path: Path) -> None:
     table = tmp_path / name
     table.write_text(text, errors="surrogateescape")
     with pytest.raises(RingsliceError, match=line):

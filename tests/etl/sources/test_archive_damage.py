@@ -105,7 +105,6 @@ def record(name: str, value: str) -> bytes:
 
 
 def with_checksum(header: bytes) -> bytes:
-    """The same with its checksum put right."""
     block = bytearray(header)
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)

@@ -15,12 +15,11 @@ from etl.errors import DataError, UsageError
 from etl.sources.base import Source, SourceOptions
 from etl.sources.detect import open_source
 from etl.storage.place import Place, open_place
-from tests.lib.commands import contents
 from tests.lib.damage.sources import try_list, try_source
 from tests.lib.damage.trials import Trial, run_trials
 from tests.lib.inline import ingest_here
 from tests.lib.sources.archives import Entry, contents_of, packed, refused, tar_of
-from tests.lib.sources.packed import interrupted_after, packed_images
+from tests.lib.sources.packed import packed_images
 from tests.lib.sources.parquet_images import image_column, some_bytes, write_file, write_parquet
 
 CODECS = {"tar": "", "tar.gz": "gzip", "tar.zst": "zstd"}
@@ -164,28 +163,6 @@ def require_packs_that_stay(root: Place, kind: str) -> None:
         some_bytes(number): (CLASSES[number % 3], "train" if number < 30 else "test", {"patient": f"p{number % 5}"})
         for number in range(34)
     }
-
-
-@by_kind
-@pytest.mark.parametrize("at_once", ["1", "4"])
-def test_an_interrupted_run_goes_on(at_once: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write(open_place(str(tmp_path / "source")), kind, train=range(30))
-    before = contents(tmp_path)
-    root, whole = tmp_path / "root", tmp_path / "whole"
-    ingest_here(source, whole, pack_size="2000")
-    with monkeypatch.context() as patch:
-        reader = type(open_source(source))
-        patch.setattr(reader, "read_all", interrupted_after(25, reader.read_all))
-        with pytest.raises(KeyboardInterrupt):
-            ingest_here(source, root, pack_size="2000", packs_at_once=at_once)
-    assert not (root / "raw" / "dataset.json").exists()
-    kept = {path: path.stat().st_mtime_ns for path in (root / "raw" / "packs").glob("*.parquet")}
-    assert kept or at_once != "1"
-    ingest_here(source, root, pack_size="2000")
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    found = contents(tmp_path)
-    assert contents(root, "run.json") == contents(whole, "run.json")
-    assert {name: data for name, data in found.items() if not name.startswith(("root/", "whole/"))} == before
 
 
 @by_kind

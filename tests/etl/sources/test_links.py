@@ -62,9 +62,7 @@ def test_a_folder_named_like_the_source_is_another(source: Path) -> None:
     refused(source, UsageError, OUT)
 
 
-def test_hard_links_hidden_links_links_within_and_a_source_that_is_a_link(
-    source: Path, secret: Path, tmp_path: Path
-) -> None:
+def test_hard_hidden_and_inner_links_and_a_source_that_is_a_link(source: Path, secret: Path, tmp_path: Path) -> None:
     os.link(secret / "key.png", source / "a" / "hard.png")
     (source / "a" / ".hidden").symlink_to(secret)
     (source / "a" / ".#lock").symlink_to("user@host.1:9")

@@ -55,8 +55,6 @@ HOLDER = textwrap.dedent(
 
 
 class Holder:
-    """A process that takes a lease and then obeys commands."""
-
     all: list["Holder"] = []
 
     def __init__(self, root: Place, host: str = "") -> None:
@@ -70,14 +68,12 @@ class Holder:
         return self
 
     def send(self, word: str) -> str:
-        """Its answer to this command; empty if it ended."""
         assert self.process.stdin
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
         return self.answer()
 
     def end(self) -> tuple[int, str]:
-        """Its status and its standard error."""
         _, errors = self.process.communicate(timeout=300)
         return self.process.returncode, errors
 

@@ -109,9 +109,7 @@ def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monke
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "for a moment"), EnvironmentFailure("the NameNode is away")])
-def test_a_heart_beats_on_after_a_touch_that_failed(
-    error: Exception, work: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renewal_goes_on_after_a_failed_touch(error: Exception, work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     held, touched = take(work), 0
 
     def touch(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line in `run.json`: without values that may be secret."""
+"""What is kept of a run, without values that may be secret, and what people see of its result."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from etl.stages.run import masked
+from etl.stages.summary import Summary
 from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from tests.conftest import TreeMaker
@@ -46,3 +47,17 @@ def test_no_file_of_a_dataset_has_a_value(make_tree: TreeMaker, tmp_path: Path) 
     assert command[-7:-1] == ["-D", "fs.key=***", "-Dfs.other=***", "--cmdenv", "TOKEN=***", "--cmdenv=MORE=***"]
     for path in root.rglob("*"):
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("[/x]", "[/x]"), ("[red]apple", "[red]apple"), (":smile:", ":smile:"), ("a\n\x1b[2Jb", r"a\n\x1b[2Jb")],
+)
+@pytest.mark.parametrize("brief", [(), ("classes",)])
+def test_texts_of_the_source_are_shown_as_they_are(
+    text: str, shown: str, brief: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = [(text, [text], [[text, {text: 1}]])] if text.isprintable() else []
+    Summary("ingest", f"d/{text}", False, {"classes": {text: 6}}, tables, brief).show(as_json=False)
+    output = capsys.readouterr().out
+    assert output.count(shown) == 2 + 4 * (bool(tables) and not brief)

@@ -22,6 +22,7 @@ from etl.stages.run import Mode, Run, RunRecord
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes, open_place
+from tests.etl.conftest import names_below
 from tests.lib.commands import contents
 from tests.lib.faults import Fault, FaultError, faulty
 from tests.lib.generations import generation_of
@@ -64,11 +65,7 @@ def work_on(stage: Stage, identity: dict[str, Any], overwrite: bool = False) -> 
 
 
 def require_finished(stage: Stage, identity: dict[str, Any]) -> None:
-    assert sorted(info.base_name for info in stage.folder.children(recursive=True)) == [
-        "dataset.json",
-        "part",
-        "run.json",
-    ]
+    assert names_below(stage.folder) == ["dataset.json", "part", "run.json"]
     assert (stage.folder / "part").read_bytes() == repr(identity).encode()
     assert stage.read_marker()["config"] == identity["config"]
 
@@ -104,7 +101,6 @@ def replace_stages(faults: Mapping[str, Fault], place: Place) -> None:
 
 
 def count_calls(place: Place) -> int:
-    """How many calls of storage there are to fail."""
     fault = Fault()
     replace_stages({"counted": fault}, place)
     assert {"create", "write", "close", "rename", "delete", "list"} <= set(fault.calls)
@@ -338,7 +334,7 @@ def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any],
         (lambda root: slices_stage_in(root / "x"), "ringslice shard ROOT --name x", " --overwrite"),
     ],
 )
-def test_who_misses_a_stage_reads_the_command_that_makes_it(
+def test_a_missing_stage_names_its_command(
     make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path
 ) -> None:
     stage, command = make(open_place(str(tmp_path))), command.format(root=tmp_path)

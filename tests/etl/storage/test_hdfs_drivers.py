@@ -97,9 +97,7 @@ def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> 
 
 
 @by_driver
-def test_a_nameservice_whose_first_namenode_is_dead(
-    driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path
-) -> None:
+def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
     """hdfs://pair/… as the site's hdfs-site.xml has it; hdfs:/// where that is the default filesystem."""
     site = {
         "dfs.nameservices": "pair",
@@ -189,7 +187,6 @@ def proxy(cluster: Cluster) -> Iterator[LosingProxy]:
 
 @pytest.fixture
 def folder(proxy: LosingProxy, hdfs_root: Place) -> Place:
-    """The test's folder with three files, by way of the proxy."""
     place = open_place(f"hdfs://127.0.0.1:{proxy.server_address[1]}{hdfs_root.path}")
     for name in ("a", "b", "c"):
         place.filesystem.open_new((place / name).path).close()

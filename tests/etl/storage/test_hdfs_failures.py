@@ -82,7 +82,6 @@ def test_what_the_namenode_refuses(driver: str, cluster: Cluster, hdfs_root: Pla
 
 @pytest.fixture
 def alone(hadoop_alone: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """The cluster for this test alone, its site in the environment."""
     for name, value in hadoop_alone.environment().items():
         monkeypatch.setenv(name, value)
     return hadoop_alone

@@ -27,7 +27,6 @@ SITE = {
 
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The site's core-site.xml."""
     for name in ("HADOOP_HOME", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))

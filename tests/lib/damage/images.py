@@ -37,7 +37,6 @@ def try_image(number: int) -> str:
 
 @cache
 def _images() -> dict[str, bytes]:
-    """Whole images, by name."""
     whole = (picture for picture in pictures().values() if picture.pixels is not None)
     return {picture.name: picture.data for picture in whole if len(picture.data) <= _MAX_FILE_BYTES}
 
@@ -69,7 +68,6 @@ def _normalize_after(fill: int, config: NormalizeConfig, data: bytes) -> Normali
 
 @cache
 def _worker(config: NormalizeConfig, fill: int) -> DecodeWorker:
-    """The worker process of a task; one for each content of memory."""
     worker = DecodeWorker(config)
     atexit.register(worker.__exit__)
     return worker

@@ -51,7 +51,6 @@ def segments(data: bytes) -> list[bytes]:
 
 
 def frame_of(data: bytes) -> bytes:
-    """The segment of the frame's header."""
     return next(each for each in segments(data) if each[1] in FRAMES)
 
 
@@ -60,7 +59,6 @@ def without(data: bytes, marker: int) -> bytes:
 
 
 def inserted(data: bytes, extra: bytes) -> bytes:
-    """The file with something right after its SOI."""
     return data[:2] + extra + data[2:]
 
 

@@ -52,7 +52,6 @@ def chunks(data: bytes) -> list[bytes]:
 
 
 def header(width: int, height: int, depth: int, color_type: int) -> bytes:
-    """An IHDR chunk."""
     return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, 0))
 
 

@@ -33,17 +33,14 @@ def adobe_rgb() -> bytes:
 
 
 def from_adobe_rgb(pixels: Pixels) -> Pixels:
-    """Pixels of Adobe RGB as sRGB."""
     return _encode_srgb((pixels / 255) ** _ADOBE_GAMMA @ (np.linalg.inv(_SRGB) @ _ADOBE_RGB).T)
 
 
 def gray_gamma() -> bytes:
-    """A gray profile with a gamma of 1.5."""
     return _profile(b"GRAY", b"XYZ ", {b"kTRC": _curve(_GRAY_GAMMA)})
 
 
 def from_gray_gamma(pixels: Pixels) -> Pixels:
-    """Gray pixels of `gray_gamma` as sRGB."""
     return _encode_srgb((pixels / 255) ** _GRAY_GAMMA)
 
 

@@ -147,18 +147,14 @@ def _pngs() -> Iterator[Picture]:
         "png-without-palette": png(bands(16), 4, PALETTE),
     }
     yield from rejects(files, "broken")
-    files = {
-        "png-zero-width": with_parts(header(0, HEIGHT, 8, RGB)),
-    }
+    files = {"png-zero-width": with_parts(header(0, HEIGHT, 8, RGB))}
     yield from rejects(files, "broken", "too-small")
     files = {
         "png-rows-missing": with_parts(data=chunk(b"IDAT", zlib.compress(b"\0" * 600))),
         "png-without-data": with_parts(data=b""),
     }
     yield from rejects(files, "truncated", "broken")
-    files = {
-        "png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5)),
-    }
+    files = {"png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5))}
     yield from rejects(files, "broken", "unsupported")
     yield from rejects({"png-profile-bomb": png(COLORS, 8, RGB, chunk(b"iCCP", b"made\0\0" + grown))}, "unsupported")
     damaged = flipped(chunk(b"tRNS", bytes(6)), 9)

@@ -33,7 +33,6 @@ class Entry:
 
 
 def tar_of(entries: Iterable[Entry], kind: str = "pax") -> bytes:
-    """An archive of these members, in their order."""
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w", format=FORMATS[kind], encoding="utf-8") as archive:
         for entry in entries:
@@ -75,7 +74,6 @@ def open_archive(folder: Path, data: bytes, name: str = "some.tar", options: Sou
 
 
 def contents_of(source: Source) -> dict[str, bytes]:
-    """The bytes of all images, by key."""
     contents = zip(source.images, source.read_all(source.images), strict=True)
     return {image.key: b"".join(pieces(content)) for image, content in contents}
 

@@ -1,11 +1,9 @@
 """The archive with the Python of YARN containers: relocatable, complete, no larger, and made once for each version."""
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -42,24 +40,13 @@ etl.errors.end_process(0)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the archive of this environment and, in ``moved``, its content. Made once for all workers."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "python-of-containers"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "moved").exists():
-            path = cached_archive(folder / "cache")
-            subprocess.run(["tar", "-x", "-z", "-f", path, "--one-top-level=unpacked"], cwd=folder, check=True)
-            (folder / "unpacked").rename(folder / "moved")
-    yield folder
-
-
-@pytest.fixture
-def tar_gz(made: Path) -> Path:
-    (path,) = (made / "cache").glob("*.tar.gz")
-    return path
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the archive of this environment and, in ``moved``, its content."""
+    folder = tmp_path_factory.mktemp("python-of-containers")
+    path = cached_archive(folder / "cache")
+    subprocess.run(["tar", "-x", "-z", "-f", path, "--one-top-level=unpacked"], cwd=folder, check=True)
+    (folder / "unpacked").rename(folder / "moved")
+    return folder
 
 
 def in_container(made: Path, *words: object) -> Finished:
@@ -83,7 +70,8 @@ def test_jobs_and_all_modules_run_from_any_folder(made: Path) -> None:
 
 
 @pytest.mark.integration
-def test_it_contains_what_tasks_need_and_no_path_of_this_machine_but_the_interpreter(made: Path, tar_gz: Path) -> None:
+def test_it_contains_what_tasks_need_and_no_path_of_this_machine_but_the_interpreter(made: Path) -> None:
+    (tar_gz,) = (made / "cache").glob("*.tar.gz")
     assert tar_gz.stat().st_size < MAX_BYTES
     moved = made / "moved"
     assert {path.name for path in moved.iterdir()} == {"bin", "lib", "pyvenv.cfg"}

@@ -243,9 +243,7 @@ def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -
     assert verify(root, "--name", "new", "--every-stage") == (set(), "")
 
 
-def test_a_good_image_that_is_another_now_is_refused_and_the_part_stays(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_good_image_that_changed_is_refused_and_the_part_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with other versions of libraries."""
     before = contents(root)
     with monkeypatch.context() as patch:

@@ -17,24 +17,7 @@ from etl.normalized.parts import read_rows, records_place
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place, open_place
 from mapreduce.jobs import transport as module
-from mapreduce.jobs.transport import (
-    COLUMNS,
-    LINES,
-    PREFIX_BYTES,
-    PROPERTIES,
-    RECORDS,
-    REFERENCES,
-    TRANSPORTS,
-    LineProtocol,
-    LocalFiles,
-    Transport,
-    choose_transport,
-    partition_prefix,
-    read_ahead,
-    read_pairs,
-    reducer_of,
-    write_pair,
-)
+from mapreduce.jobs.transport import LINES, RECORDS, REFERENCES, TRANSPORTS, Transport, read_pairs, write_pair
 
 by_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
 
@@ -47,7 +30,7 @@ def normalized(digits_root: Path) -> Place:
 def part_of(normalized: Place, number: int) -> tuple[str, pa.Table, list[bytes]]:
     part = f"pack-{number:05d}"
     with records_place(normalized, part).open_stream() as stream:
-        return part, read_rows(normalized, part, list(COLUMNS)), [r.data for r in read_records(stream, part)]
+        return part, read_rows(normalized, part, list(module.COLUMNS)), [r.data for r in read_records(stream, part)]
 
 
 @pytest.mark.integration
@@ -97,8 +80,8 @@ def test_a_damaged_part_is_found(transport: Transport, damage: str, normalized: 
 
 
 def test_bytes_are_sent_if_parts_cannot_be_read_in_any_order() -> None:
-    local, hdfs = open_place("/data"), open_place("hdfs://namenode/data")
-    chosen = [choose_transport(root, runner) for root in (local, hdfs) for runner in ("inline", "local", "hadoop")]
+    roots = open_place("/data"), open_place("hdfs://namenode/data")
+    chosen = [module.choose_transport(root, runner) for root in roots for runner in ("inline", "local", "hadoop")]
     assert chosen == [REFERENCES, REFERENCES, RECORDS, LINES, LINES, RECORDS]
 
 
@@ -125,7 +108,7 @@ def test_raw_pairs_that_are_cut_are_refused(pairs: list[tuple[bytes, bytes, byte
 
 
 def test_lines_sort_by_slice_then_by_order() -> None:
-    protocol, key = LineProtocol(), TRANSPORTS[LINES].key
+    protocol, key = module.LineProtocol(), TRANSPORTS[LINES].key
     given = [(key(slice_, 0, 1), (order, b"a\x1bb")) for slice_, order in ((10, b"00"), (2, b"ff"), (2, b"0a"))]
     lines = [protocol.write(*each) for each in given]
     assert sorted(lines) == [lines[2], lines[1], lines[0]]
@@ -143,12 +126,12 @@ def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytes
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)
     order = [(number * 7) % 10 for number in range(40)]
-    with closing(LocalFiles()) as files:
+    with closing(module.LocalFiles()) as files:
 
         def prefetch(number: int) -> None:
             files.prefetch(str(paths[number]), 5, 10)
 
-        read = [files.read(str(paths[number]), 45, 10) for number in read_ahead(order, prefetch, distance=4)]
+        read = [files.read(str(paths[number]), 45, 10) for number in module.read_ahead(order, prefetch, distance=4)]
         assert len(open_below(tmp_path)) == 3
     assert open_below(tmp_path) == set()
     assert read == [bytes([number]) * 5 for number in order]
@@ -157,19 +140,19 @@ def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytes
 @given(reducers=st.integers(1, 3000), data=st.data())
 def test_a_key_goes_to_the_reducer_it_is_made_for(reducers: int, data: st.DataObject) -> None:
     reducer = data.draw(st.integers(0, reducers - 1))
-    prefix = partition_prefix(reducer, reducers)
-    assert len(prefix) == PREFIX_BYTES
+    prefix = module.partition_prefix(reducer, reducers)
+    assert len(prefix) == module.PREFIX_BYTES
     assert max(prefix) < 128
-    assert reducer_of(prefix, reducers) == reducer
+    assert module.reducer_of(prefix, reducers) == reducer
 
 
 @pytest.mark.parametrize(("data", "hashed"), [(b"\0\0\0\0", 923521), (b"abcd", 3910595)])
 def test_the_hash_is_hadoops(data: bytes, hashed: int) -> None:
     """31**4 = 923521, and what `WritableComparator.hashBytes` of Hadoop 3.4 gives for "abcd"."""
-    assert reducer_of(data, 1 << 31) == hashed
+    assert module.reducer_of(data, 1 << 31) == hashed
 
 
 def test_the_properties_are_named_as_hadoop_reads_them() -> None:
     """LEFT_OFFSET_PROPERTY_NAME and RIGHT_OFFSET_PROPERTY_NAME of org.apache.hadoop.mapreduce.lib.partition."""
     prefix = "mapreduce.partition.binarypartitioner"
-    assert (PROPERTIES[f"{prefix}.left.offset"], PROPERTIES[f"{prefix}.right.offset"]) == ("0", "3")
+    assert (module.PROPERTIES[f"{prefix}.left.offset"], module.PROPERTIES[f"{prefix}.right.offset"]) == ("0", "3")

@@ -70,9 +70,7 @@ def test_the_cause_among_what_hadoop_printed(text: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("driver", "memory", "heap"), [(NATIVE, 512, 192), (NATIVE, 1024, 704), (NATIVE, 128, 128), (LIBHDFS, 1024, 576)]
 )
-def test_a_container_has_room_for_python_and_jvm(
-    driver: str, memory: int, heap: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_have_room_for_the_jvm(driver: str, memory: int, heap: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRIVER_VARIABLE, driver)
     properties = memory_properties(memory << 20)
     assert properties["mapreduce.map.java.opts"].split()[0] == f"-Xmx{heap}m"
