@@ -10,12 +10,11 @@ deleted there. A prune that was killed may leave files in that folder; the next 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
-from etl.slices.history import finished_at, finished_slices, lineage_ends
+from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,
@@ -75,10 +74,9 @@ def _champions(root: Place) -> list[str]:
 
 
 def _trained_at(run: Place) -> tuple[str, str]:
-    """When a run ended, as its run.json has it; else when its folder was last changed. And its name, to sort by."""
-    finished = _read_record(run / RUN_FILE).get("finished")
-    changed = max(info.mtime for info in (run.info(), *run.children())).astimezone(UTC)
-    return finished if isinstance(finished, str) else changed.isoformat(timespec="milliseconds"), run.name
+    """When a run ended, as its run.json has it; else when its folder was last changed. And its path, to sort by."""
+    changed = max(info.mtime for info in (run.info(), *run.children()))
+    return ended_at(_read_record(run / RUN_FILE), changed, run)
 
 
 def _is_being_trained(run: Place) -> bool:

@@ -132,7 +132,7 @@ class Target:
             if removed := self.dataset.marker["removed"]:
                 files.append(_file(What.REMOVED, self.root / "raw", removed))
         if self.parent is not None:
-            files += _table_files(self.parent.folder, self.parent.manifest, What.PARENT)
+            files += _table_files(self.parent.folder, self.parent.marker, What.PARENT)
         if every_stage:
             files += [*_earlier_markers(normalized_stage(self.root)), *_earlier_markers(raw_stage(self.root))]
         lines += ({"kind": FILES, "items": run} for run in _runs(files))
@@ -158,7 +158,7 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices(stage.folder, _read_slices(stage).marker, fingerprint)
+            return ParentSlices(**vars(_read_slices(stage)))
     return None
 
 
