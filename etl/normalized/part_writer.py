@@ -49,7 +49,7 @@ class PartWriter:
         if result is None:
             assert isinstance(content, bytes)  # only one above the limit comes in pieces, and is not read
             result = self.worker.normalize(content)
-        row = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
+        row = {name: image[name] for name in schemas.IMAGE_COLUMNS}
         if isinstance(result, Reject):
             if self._tar is None:
                 self.tar_file = self.open_rejects()

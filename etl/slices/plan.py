@@ -30,7 +30,7 @@ from etl.slices.history import (
     read_keys,
     split_numbers,
 )
-from etl.slices.images import COLUMNS, Rules
+from etl.slices.images import Rules
 from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 from etl.stages.marker import Generation
@@ -250,5 +250,5 @@ def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> 
 def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
     removed = Removed.read(root, normalized.marker)
     for part in normalized.entries:
-        rows = read_rows(root / "normalized", part["part"], COLUMNS)
+        rows = read_rows(root / "normalized", part["part"], schemas.IMAGE_COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])

@@ -52,7 +52,7 @@ class SplitAssignment:
 
 
 def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> SplitAssignment:
-    """The splits of the images of ``parts``: for each its rows (columns `COLUMNS`) and which of them are live.
+    """The splits of the images of ``parts``: for each its rows (`IMAGE_COLUMNS`) and which of them are live.
 
     Raises DataError if an image has no split or no group though one is needed; UsageError if the history has none of
     the images, or no image has a group; GroupConflict if no split is right for an image.

@@ -16,7 +16,7 @@ from etl.formats import schemas
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.slices.group_assignment import GroupConflict, assign_by_group, split_of_group
 from etl.slices.history import SplitHistory
-from etl.slices.images import COLUMNS, LEFT_OUT, Images, Rules
+from etl.slices.images import LEFT_OUT, Images, Rules
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 
 SHARES: dict[str, Fraction | int | None] = {
@@ -25,7 +25,7 @@ SHARES: dict[str, Fraction | int | None] = {
     "test": Fraction(1, 4),
 }
 EXTRA = pa.field("columns", pa.map_(pa.string(), pa.string()))
-SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for name in COLUMNS])
+SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for name in schemas.IMAGE_COLUMNS])
 
 
 def config(**more: Any) -> ShardConfig:
