@@ -149,7 +149,9 @@ class Shard(StageJob):
         if (run := stage.begin(identity, overwrite=overwrite)) is None:
             return True
         with run:
-            slices = _planned_slices(plan)
+            names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
+            counted = zip(names, plan.slice_plan.slice_records(), strict=True)
+            slices = [(split, name, records) for (split, name), records in counted]
             tasks.run(run, self._plan_work(run, plan, slices))
             statistics = PixelSums()
             for part in normalized.entries.column("part"):
@@ -196,13 +198,6 @@ class Shard(StageJob):
             return done, f"{read} of {parts} parts read" if read < parts else ""
 
         return Work(job, plan if todo else [], job["mappers"], records, watch)
-
-
-def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
-    """Split, name and number of examples of each slice."""
-    records = [int(count) for count in plan.slice_plan.slice_records()]
-    names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
-    return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
 
 def sums_place(folder: Place, part: str) -> Place:

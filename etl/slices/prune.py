@@ -12,16 +12,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.errors import DataError, EnvironmentFailure
 from etl.progress import log
 from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,
     is_folder_name,
-    is_root,
     normalized_stage,
     raw_stage,
+    require_root,
     slices_below,
     slices_stage_in,
     verification_stage,
@@ -117,10 +117,7 @@ def _remove(run: Place, staging: Place) -> bool:
 
 
 def _read_record(file: Place) -> dict[str, Any]:
-    """The JSON object in a file of a run; empty if there is none, or its trainer has just removed it.
-
-    Raises DataError if it is damaged.
-    """
+    """The JSON object in a file of a run; empty if there is none, or its trainer has just removed it."""
     try:
         return file.read_json() if file.exists() else {}
     except FileNotFoundError:
@@ -136,8 +133,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     With ``dry_run`` nothing is removed, but the summary is the same. Raises UsageError if there is no root, DataError
     if a file of a run that stays is damaged; nothing is removed then.
     """
-    if not is_root(root):
-        raise UsageError(f"{root} is not the root of a dataset (no raw, no slices); give ROOT")
+    require_root(root)
     pruner = _Pruner(root, dry_run)
     kept_runs = choose_runs(root, runs) if runs else {}
     if runs:

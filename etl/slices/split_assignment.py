@@ -123,10 +123,7 @@ def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
 
 
 def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
-    """Known contents and keys stay; what is free goes by fractions, all images of a content to one split.
-
-    Also gives which images are duplicates.
-    """
+    """Known contents and keys stay; what is free goes by fractions, a content as a whole; and which are duplicates."""
     votes = np.zeros((int(images.clusters.max(initial=-1)) + 1, len(SPLIT_NAMES)), dtype=np.int64)
     by_key = images.live & (images.by_key >= 0)
     np.add.at(votes, (images.clusters[by_key], images.by_key[by_key]), 1)
