@@ -226,13 +226,8 @@ def _start_ranks(words: tuple[str, ...]) -> None:
     exec_module("train.start", [click.get_current_context().info_name or "", *words])
 
 
-def _read_bench(words: tuple[str, ...]) -> None:
-    """Run `train.read_bench`, which has its options and its help."""
-    exec_module("train.read_bench", words)
-
-
 for _name, _run, _help in (
-    ("read-bench", _read_bench, "Measure read throughput of training slices."),
+    ("read-bench", lambda words: exec_module("train.read_bench", words), "Measure read throughput of training slices."),
     ("train", _start_ranks, "Train a model on the slices of ROOT, on ranks that the launcher of --strategy starts."),
     ("evaluate", _start_ranks, "Evaluate a checkpoint of a run of ROOT on one split."),
     ("promote", _start_ranks, "Make a run of ROOT the champion, if it is better than the one before."),

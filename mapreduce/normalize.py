@@ -4,18 +4,30 @@
     python mapreduce/normalize.py -r local data/flowers --size 224
 
 Map-only: a mapper's line names a pack; counts and sums are in the rows of each part. If raw was renewed, the parts of
-known packs are kept, and only new packs are decoded. With --retry-rejects a line names the next part of a pack with
-rejects (`mapreduce.jobs.retry_rejects`).
+known packs are kept, and only new packs are decoded.
+
+With --retry-rejects a finished stage is renewed with looser limits, or after decoders were slow or crashed: packs with
+rejects are normalized again, to a part under the next name of their old part. If the new part has the same images, it
+is deleted, and the old part stays, with the limits of its own time in the marker.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from etl.errors import UsageError
-from etl.images.config import NormalizeConfig
+from etl.errors import DataError, UsageError
+from etl.images.config import FLAGS, NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import Origin, count_live_images, live_facts, pack_of, read_entry, rows_place, with_live
+from etl.normalized.parts import (
+    Origin,
+    count_live_images,
+    live_facts,
+    pack_of,
+    read_entry,
+    read_rows,
+    rows_place,
+    with_live,
+)
 from etl.options.stage_options import NORMALIZE_OPTIONS, OVERWRITE, RETRY_REJECTS
 from etl.progress import log
 from etl.raw.packs import Removed
@@ -25,8 +37,11 @@ from etl.stages.run import Run
 from etl.stages.stage import Stage, require
 from etl.stages.summary import Summary, speed
 from etl.storage.place import Place, open_place
-from mapreduce.jobs.retry_rejects import LISTING, plan_retry, retried_entries, retry_facts
 from mapreduce.jobs.stage_job import Show, StageJob, TaskRunner, Work, main, worthwhile_tasks
+
+LISTING = "rejects, tried again"  # in the plan of the stage, so that only another retry resumes it
+
+Part = Mapping[str, Any]  # its entry in the marker
 
 
 class Normalize(StageJob):
@@ -75,14 +90,11 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
         config = NormalizeConfig.resolve(values, raw.marker["pixels"])
     identity = {"config": config.to_json(), "input": raw.fingerprint}
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
-    known = parts_by_pack(parent)
+    known = {pack_of(part): part for part in parent.entries} if parent else {}
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
-        _require_same_packs(root, stage, parent, raw)
-    if overwrite:
-        run = stage.begin(identity, overwrite=True)
-    else:
-        run = stage.renew(identity, parent.fingerprint if parent else None)
+        _require_same_packs(root, stage, parent, raw, known)
+    run = stage.renew(identity, parent.fingerprint if parent else None, overwrite=overwrite)
     if run is None:
         return True
     with run:
@@ -92,9 +104,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
         parts = [(Origin.of_pack(pack), pack["images"], pack["bytes"]) for pack in new]
         tasks.run(run, _plan_work(tasks, config, raw.marker["classes"], parts, sum(reused)))
         entries = _entries(root, stage, raw, known)
-        marker = _new_marker(run, identity, parent, raw.marker, entries, max_rejects=values["max_rejects"])
-        raw_stage(root).require_generation(raw.fingerprint)
-        run.commit(marker, tasks.record)
+        _commit(tasks, run, identity, parent, raw.marker, parts=entries, max_rejects=values["max_rejects"])
     return False
 
 
@@ -103,7 +113,7 @@ def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     if values.get("overwrite"):
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
     root, stage = tasks.job.root, tasks.stage
-    parent, config = plan_retry(root, stage, values)
+    parent, config = _plan_retry(root, stage, values)
     known = parent.marker  # with its own classes and removed images
     identity = {"config": config.to_json(), "input": known["input"]}
     retried = [part for part in parent.entries if live_facts(part)["rejects"]["count"]]
@@ -115,16 +125,99 @@ def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     with run:
         parts = [(Origin.of_part(part).next(), part["input"], part["bytes"]) for part in retried]
         tasks.run(run, _plan_work(tasks, config, known["classes"], parts))
-        entries = retried_entries(run, root, parent, retried, config)
-        tasks.record.note(**retry_facts(parent, retried, entries))
+        entries = _retried_entries(run, root, parent, retried, config)
+        tasks.record.note(**_retry_facts(parent, retried, entries))
         if known["config"] == identity["config"] and list(parent.entries) == entries:
             log(stage.name, f"{stage.folder}: no reject became good, or has another reason")
             run.abandon()
             return True
-        marker = _new_marker(run, identity, parent, known, entries)
-        raw_stage(root).require_generation(known["input"])
-        run.commit(marker, tasks.record)
+        _commit(tasks, run, identity, parent, known, parts=entries)
     return False
+
+
+def _plan_retry(root: Place, stage: Stage, values: Mapping[str, Any]) -> tuple[Generation, NormalizeConfig]:
+    """The generation whose rejects are tried again with these values of options, and the configuration that they give.
+
+    Raises UsageError if ``stage`` is unfinished, or if options other than limits differ.
+    """
+    parent = stage.read_generation()
+    raw = raw_stage(root).find_generation(parent.marker["input"])
+    if raw is None:
+        raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
+    config = NormalizeConfig.resolve(values, raw.marker["pixels"])
+    _require_looser_limits(parent.marker["config"], config)
+    planned = stage.plan.read_json() if stage.plan.exists() else None
+    if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
+        raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
+    return parent, config
+
+
+def _retried_entries(
+    run: Run, root: Place, parent: Generation, retried: Sequence[Part], config: NormalizeConfig
+) -> list[dict[str, Any]]:
+    """The entries of the next generation after ``parent``; deletes new parts that are equal to those ``retried``.
+
+    Raises DataError if a task has not published its part, or if a good image has changed.
+    """
+    removed, classes = Removed.read(root, parent.marker), len(parent.marker["classes"])
+    made = {
+        part["part"]: read_entry(run.folder, Origin.of_part(part).next(), part["input"], removed, classes)
+        for part in retried
+    }
+    entries, faults = list[dict[str, Any]](), list[str]()
+    for part in parent.entries:
+        entry = made.get(part["part"])
+        is_unchanged = entry is not None and (  # the same records, and as many rejects for each reason
+            (entry["sha256"], entry["rejects"]["by_reason"]) == (part["sha256"], part["rejects"]["by_reason"])
+        )
+        changed = entry and not is_unchanged and _changed_image(run.folder, part["part"], entry["part"])
+        if entry is not None and (is_unchanged or changed):
+            run.delete(run.folder / file for file in PARTS.files(entry))
+        if changed:
+            faults.append(f"{rows_place(run.folder, part['part'])}: {changed}")
+        entries.append(_kept_entry(part, parent.marker, config) if entry is None or is_unchanged else entry)
+    if faults:
+        raise DataError(
+            f"{faults[0]} is not what it was (other versions of libraries, or a decoder that was too slow); run"
+            " again, or normalize again with --overwrite"
+        )
+    return entries
+
+
+def _retry_facts(parent: Generation, retried: Sequence[Part], entries: Sequence[Part]) -> dict[str, Any]:
+    """The facts of a retry for ``run.json``."""
+    before = set(parent.entries.column("part"))
+    tried, left = (sum(live_facts(part)["rejects"]["count"] for part in parts) for parts in (retried, entries))
+    reused, decoded = sum(part["part"] in before for part in entries), sum(part["input"] for part in retried)
+    return {"decoded": decoded, "reused": reused, "rejects_tried": tried, "now_good": tried - left}
+
+
+def _require_looser_limits(recorded: Mapping[str, Any], config: NormalizeConfig) -> None:
+    """Raise UsageError unless ``config`` is the ``recorded`` one with limits that allow as much or more."""
+    for name, value in config.to_json().items():
+        if name != "limits" and recorded.get(name) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {recorded.get(name)} there, {value} asked; --retry-rejects only takes"
+                f" looser limits ({', '.join(FLAGS.values())})"
+            )
+    config.limits.refuse_less_than(NormalizeConfig.from_json(recorded).limits)
+
+
+def _changed_image(normalized: Place, part: str, made: str) -> str | None:
+    """The key of an image whose record in ``part`` is not in the part that was ``made`` in its place, if any."""
+    old, new = (read_rows(normalized, name, ["key", "crc32c"]).to_pylist() for name in (part, made))
+    kept = {row["key"]: row["crc32c"] for row in new}
+    return next((row["key"] for row in old if kept.get(row["key"]) != row["crc32c"]), None)
+
+
+def _kept_entry(part: Mapping[str, Any], marker: Mapping[str, Any], config: NormalizeConfig) -> dict[str, Any]:
+    """The next marker's entry for a part that stays: with its ``limits``, if those of ``config`` are others.
+
+    A part without rejects is the same with any limits that allow more.
+    """
+    limits = part.get("limits", marker["config"]["limits"])
+    entry = {name: value for name, value in part.items() if name != "limits"}
+    return entry | ({"limits": limits} if part["rejects"]["count"] and limits != vars(config.limits) else {})
 
 
 def _plan_work(
@@ -151,10 +244,16 @@ def _plan_work(
     return Work(job, lines, number, total, watch, config.limits.memory_bytes)
 
 
-def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Generation) -> None:
+def _require_same_packs(
+    root: Place, stage: Stage, parent: Generation, raw: Generation, known: Mapping[str, Part]
+) -> None:
     """Raise UsageError unless the packs are those of the parts of ``parent``, or a renewal of them."""
-    known = parts_by_pack(parent)
-    other = [pack["name"] for pack in raw.entries if _is_other(known.get(pack["name"]), pack)]
+    other = [
+        pack["name"]
+        for pack in raw.entries
+        if (part := known.get(pack["name"]))
+        and (part["pack_sha256"], part["list_sha256"]) != (pack["sha256"], pack["list_sha256"])
+    ]
     if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
         raise UsageError(
             f"{stage.folder} was made from other packs than {raw_stage(root).marker} names now"
@@ -163,16 +262,17 @@ def _require_same_packs(root: Place, stage: Stage, parent: Generation, raw: Gene
         )
 
 
-def _new_marker(
+def _commit(
+    tasks: TaskRunner,
     run: Run,
     identity: Mapping[str, Any],
     parent: Generation | None,
     raw: Mapping[str, Any],
-    parts: list[dict[str, Any]],
     *,
+    parts: list[dict[str, Any]],
     max_rejects: float = 1.0,
-) -> dict[str, Any]:
-    """Publish the table of these parts; return the marker that names it.
+) -> None:
+    """Publish the table of these parts, and the marker that names it.
 
     Raises DataError if all images, or more than ``max_rejects`` of them, are rejects.
     """
@@ -185,7 +285,7 @@ def _new_marker(
         f" {max_rejects:g}; look at {rejects}, or allow more",
     )
     require(counts["good"] > 0, f"no image of {run.folder} is usable; look at {rejects}")
-    return {
+    marker = {
         "format": NORMALIZED_FORMAT,
         **identity,
         "parent": parent.fingerprint if parent else None,
@@ -194,6 +294,8 @@ def _new_marker(
         "removed": raw["removed"],
         PARTS.name: PARTS.publish(run.folder, run.staging, parts),
     }
+    raw_stage(tasks.job.root).require_generation(identity["input"])
+    run.commit(marker, tasks.record)
 
 
 def _entries(root: Place, stage: Stage, raw: Generation, known: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -206,25 +308,8 @@ def _entries(root: Place, stage: Stage, raw: Generation, known: Mapping[str, dic
             entry = read_entry(stage.folder, Origin.of_pack(pack), pack["images"], removed, classes)
         elif entry["removed"] != pack["removed"]:  # removed images stay removed: the same number means the same ones
             entry = with_live(stage.folder, entry, removed, classes)
-        live = live_facts(entry)
-        require(
-            live["records"] + live["rejects"]["count"] == pack["images"] - pack["removed"],
-            f"{rows_place(stage.folder, entry['part'])}: {live['records']} good + {live['rejects']['count']}"
-            f" rejects are not the {pack['images'] - pack['removed']} images of the pack",
-        )
         entries.append(entry)
     return entries
-
-
-def parts_by_pack(generation: Generation | None) -> dict[str, dict[str, Any]]:
-    """The entry for the part of each pack, by the name of the pack; none without a generation."""
-    return {pack_of(part): part for part in generation.entries} if generation else {}
-
-
-def _is_other(part: Mapping[str, Any] | None, pack: Mapping[str, Any]) -> bool:
-    """True if a part was made from other bytes than those of the pack that has its name."""
-    made_of = ("pack_sha256", "list_sha256")
-    return part is not None and tuple(map(part.get, made_of)) != (pack["sha256"], pack["list_sha256"])
 
 
 def _summary(stage: Stage, already_done: bool) -> Summary:

@@ -19,7 +19,7 @@ from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
 from etl.slices.history import find_parent, lineage_of
-from etl.slices.manifest import build_manifest, facts_place
+from etl.slices.manifest import build_manifest, work_table
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
     Plan,
@@ -149,7 +149,9 @@ class Shard(StageJob):
         if (run := stage.begin(identity, overwrite=overwrite)) is None:
             return True
         with run:
-            slices = _planned_slices(plan)
+            names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
+            counted = zip(names, plan.slice_plan.slice_records(), strict=True)
+            slices = [(split, name, records) for (split, name), records in counted]
             tasks.run(run, self._plan_work(run, plan, slices))
             statistics = PixelSums()
             for part in normalized.entries.column("part"):
@@ -170,7 +172,7 @@ class Shard(StageJob):
     def _plan_work(self, run: Run, plan: Plan, slices: Sequence[tuple[str, str, int]]) -> Work:
         """The work of writing the slices that are missing; writes the table of assignments that the tasks read."""
         folder, work, root, normalized = run.folder, run.work, self.root, plan.normalized
-        todo = [number for number, (_, name, _) in enumerate(slices) if not facts_place(folder, name).exists()]
+        todo = [number for number, (_, name, _) in enumerate(slices) if not work_table(folder, "slices", name).exists()]
         plan.write_assignment(work / ASSIGNMENTS_FILE, run.staging)
         transport = choose_transport(root, self.options.runner)
         size = sum(normalized.entries.column("bytes"))
@@ -192,17 +194,10 @@ class Shard(StageJob):
         def watch() -> tuple[int, str]:
             published = {info.base_name for info in (work / "slices").children()}
             read, parts = len((work / SUMS_FOLDER).children()), len(plan)
-            done = sum(count for _, name, count in slices if facts_place(folder, name).name in published)
+            done = sum(count for _, name, count in slices if work_table(folder, "slices", name).name in published)
             return done, f"{read} of {parts} parts read" if read < parts else ""
 
         return Work(job, plan if todo else [], job["mappers"], records, watch)
-
-
-def _planned_slices(plan: Plan) -> list[tuple[str, str, int]]:
-    """Split, name and number of examples of each slice."""
-    records = [int(count) for count in plan.slice_plan.slice_records()]
-    names = slice_names(plan.config.slices, plan.config.workers, plan.config.groups)
-    return [(split, name, count) for (split, name), count in zip(names, records, strict=True)]
 
 
 def sums_place(folder: Place, part: str) -> Place:

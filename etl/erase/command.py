@@ -21,9 +21,9 @@ from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
     erasure_stage,
     folders,
-    is_root,
     normalized_stage,
     raw_stage,
+    require_root,
     slices_below,
     slices_stage,
     verification_stage,
@@ -36,6 +36,8 @@ from etl.values import MAX_NAMED, name_some
 
 RunJob = Callable[[str, Mapping[str, Any]], None]
 
+DONE = ("rebuilt_packs", "removed_generations", "removed_unfinished_slices")  # what a summary counts
+
 
 def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False) -> Summary:
     """Erase the images whose keys are ``listed``, and all with the same contents, from raw and normalized.
@@ -45,15 +47,14 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
 
     Raises UsageError if no key is known, or the images cannot be erased; BusyError if a run is at work.
     """
-    if not is_root(root):
-        raise UsageError(f"{root} is not the root of a dataset (no raw, no slices); give ROOT")
+    require_root(root)
     keys = read_keys(listed, "--keys")
     if not keys:
         raise UsageError(f"--keys {listed}: no key is in it; give those of the images to erase, one on each line")
     found = find_images(root, keys)
     _refuse(root, found, listed)
     if dry_run:
-        return _summary(root, found, dry_run=True)
+        return _summary(root, found, dict.fromkeys(DONE, 0), dry_run=True)
     with erasure_stage(root).lease() as run:
         found = find_images(root, keys)  # only now nobody else can be at it
         _refuse(root, found, listed)
@@ -63,7 +64,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")
-    return _summary(root, replace(found, examples=left), **done)
+    return _summary(root, replace(found, examples=left), done)
 
 
 def require_clean(root: Place, listed: Place, summary: Summary) -> None:
@@ -97,8 +98,8 @@ def _shard_again(root: Place, name: str, listed: Place) -> str:
     return shlex.join(words)
 
 
-def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, Any]:
-    """Erase what was found; ``run`` is that of the erasure. Returns what was done, for `_summary`."""
+def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, int]:
+    """Erase what was found; ``run`` is that of the erasure. Returns what was done, by the names of `DONE`."""
     _require_idle(root)
     record_images(root, run.staging, found.rows)
     raw, packs, run_of_raw = raw_stage(root), 0, None
@@ -110,7 +111,7 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, An
             run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
         generations = _clear_normalized(root, found.parts)
         generations += _clear_raw(run_of_raw, found.packs) if run_of_raw else 0
-    return {"packs": packs, "generations": generations, "unfinished": _clear_unfinished_slices(root)}
+    return dict(zip(DONE, (packs, generations, _clear_unfinished_slices(root)), strict=True))
 
 
 def _require_idle(root: Place) -> None:
@@ -131,10 +132,7 @@ def _clear_raw(run: Run, packs: frozenset[str]) -> int:
 
 
 def _clear_normalized(root: Place, parts: frozenset[str]) -> int:
-    """Delete all of ``normalized`` that names these parts; returns how many generations are gone.
-
-    Raises BusyError if another run is at work on it.
-    """
+    """Delete all of ``normalized`` that names these parts; returns how many generations are gone."""
     stage = normalized_stage(root)
     if not (stage.marker.exists() or stage.work.exists()):
         return 0
@@ -150,10 +148,7 @@ def _clear_normalized(root: Place, parts: frozenset[str]) -> int:
 
 
 def _clear_unfinished_slices(root: Place) -> int:
-    """Delete slices that were begun from normalised images that are gone now; returns how many sets these are.
-
-    Raises BusyError if another run is at work on one.
-    """
+    """Delete slices that were begun from normalised images that are gone now; returns how many sets these are."""
     normalized, cleared = normalized_stage(root), 0
     for stage in slices_below(root):
         if stage.marker.exists() or not stage.work.exists():
@@ -194,15 +189,7 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         )
 
 
-def _summary(
-    root: Place,
-    found: Found,
-    *,
-    packs: int = 0,
-    generations: int = 0,
-    unfinished: int = 0,
-    dry_run: bool = False,
-) -> Summary:
+def _summary(root: Place, found: Found, done: Mapping[str, int], *, dry_run: bool = False) -> Summary:
     left = {name: sum(counts.values()) for name, counts in found.examples.items()}
     facts: dict[str, Any] = {
         "keys": len(found.keys),
@@ -212,9 +199,7 @@ def _summary(
         "copies": len(found.copies),
         "copied_keys": found.copies[:MAX_NAMED],
         "images": found.images,
-        "rebuilt_packs": packs,
-        "removed_generations": generations,
-        "removed_unfinished_slices": unfinished,
+        **done,
         "slices_that_hold_them": left,
         "dry_run": dry_run,
     }

@@ -6,6 +6,7 @@ import pyarrow as pa
 _COLUMNS = ("columns", pa.map_(pa.string(), pa.string()))
 # What a row and a reject have from the list of the pack.
 _IMAGE = [("key", pa.string()), ("sha256", pa.binary(32)), ("label", pa.int32()), ("split", pa.string()), _COLUMNS]
+IMAGE_COLUMNS = [name for name, _ in _IMAGE]
 _POSITION = [("offset", pa.int64()), ("size", pa.int64())]
 
 # One row per image of a pack, in the pack's order: offset and size are those of the image's bytes in the tar file.

@@ -22,7 +22,8 @@ Row = tuple[str, bytes]  # key, SHA-256
 
 def erased_config(root: Place, fingerprint: str) -> dict[str, Any] | None:
     """The configuration of a generation that was deleted; None if it was not."""
-    config = _read_generations(root).get(fingerprint)
+    _, known = _read_generations(root)
+    config = known.get(fingerprint)
     return config if isinstance(config, dict) else None
 
 
@@ -44,16 +45,13 @@ def record_images(root: Place, staging: Place, rows: frozenset[Row]) -> None:
 
 def record_generations(root: Place, staging: Place, gone: Iterable[Generation]) -> None:
     """Record generations that are about to be deleted."""
-    known = _read_generations(root)
+    file, known = _read_generations(root)
     recorded = known | {each.fingerprint: each.marker["config"] for each in gone}
     if recorded != known:
-        replace_bytes(_generations_file(root), staging, json_bytes(dict(sorted(recorded.items()))))
+        replace_bytes(file, staging, json_bytes(dict(sorted(recorded.items()))))
 
 
-def _read_generations(root: Place) -> dict[str, Any]:
-    file = _generations_file(root)
-    return file.read_json() if file.exists() else {}
-
-
-def _generations_file(root: Place) -> Place:
-    return erasure_stage(root).folder / "generations.json"
+def _read_generations(root: Place) -> tuple[Place, dict[str, Any]]:
+    """The file of generations that were deleted, and what is in it."""
+    file = erasure_stage(root).folder / "generations.json"
+    return file, file.read_json() if file.exists() else {}

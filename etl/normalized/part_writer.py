@@ -40,8 +40,7 @@ class PartWriter:
     open_rejects: Callable[[], OutputFile]
     rows: list[dict[str, Any]] = field(default_factory=list)
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    tar_file: OutputFile | None = None
-    _tar: TarWriter | None = None
+    tar: TarWriter | None = None
 
     def add(self, image: dict[str, Any], content: Content) -> None:
         """Normalize and add an image of the pack's list."""
@@ -49,28 +48,15 @@ class PartWriter:
         if result is None:
             assert isinstance(content, bytes)  # only one above the limit comes in pieces, and is not read
             result = self.worker.normalize(content)
-        row = {name: image[name] for name in ("key", "sha256", "label", "split", "columns")}
+        row = {name: image[name] for name in schemas.IMAGE_COLUMNS}
         if isinstance(result, Reject):
-            if self._tar is None:
-                self.tar_file = self.open_rejects()
-                self._tar = TarWriter(self.tar_file)
-            offset, _ = self._tar.add(image["key"], content, image["size"])
+            if self.tar is None:
+                self.tar = TarWriter(self.open_rejects())
+            offset, _ = self.tar.add(image["key"], content, image["size"])
             reason = {"reason": result.reason.value, "detail": result.detail}
             self.rejects.append(row | reason | {"size": image["size"], "offset": offset})
             return
-        record, crc = frame(serialize(self._example(image, result)))
-        names = ("width", "height", "source_format", "source_width", "source_height", "sums", "squares")
-        facts = {name: getattr(result, name) for name in names}
-        self.rows.append(row | facts | {"offset": self.records.size_bytes, "size": len(record), "crc32c": crc})
-        self.records.write(record)
-
-    def finish(self) -> None:
-        """Write the end of the tar file, if there is one."""
-        if self._tar is not None:
-            self._tar.finish()
-
-    def _example(self, image: dict[str, Any], result: Normalized) -> ImageExample:
-        return ImageExample(
+        example = ImageExample(
             key=image["key"],
             label=image["label"],
             text=self.classes[image["label"]],
@@ -80,6 +66,11 @@ class PartWriter:
             channels=self.worker.config.channels,
             encoded=result.encoded,
         )
+        record, crc = frame(serialize(example))
+        names = ("width", "height", "source_format", "source_width", "source_height", "sums", "squares")
+        facts = {name: getattr(result, name) for name in names}
+        self.rows.append(row | facts | {"offset": self.records.size_bytes, "size": len(record), "crc32c": crc})
+        self.records.write(record)
 
 
 def normalize_pack(
@@ -120,15 +111,16 @@ def normalize_pack(
         for done, (image, content) in enumerate(contents, start=1):
             part.add(image, content)
             report(done)
-        part.finish()
+        if part.tar is not None:
+            part.tar.finish()
     rows, rejects = (
         parquet_tables.table_of(schema, images)
         for schema, images in ((schemas.ROWS, part.rows), (schemas.REJECTS, part.rejects))
     )
     counts = part_facts(rows, rejects, len(classes))
-    if part.tar_file is not None:
+    if part.tar is not None:
         list_sha256 = parquet_tables.write_table(list_file, staging, rejects).sha256
-        counts["rejects"] |= {"sha256": part.tar_file.sha256, "list_sha256": list_sha256}
+        counts["rejects"] |= {"sha256": part.tar.output.sha256, "list_sha256": list_sha256}
     facts = {
         **origin.to_json(),
         "input": rows.num_rows + rejects.num_rows,

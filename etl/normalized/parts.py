@@ -5,7 +5,7 @@ are any, ``rejects/PART.tar`` the bytes of the unusable ones and ``rejects/PART.
 is published last: a part exists when its rows do, and its facts stand in their metadata.
 
 A part is called like its pack. Where rejects of it were tried again, and something came of that, the part is made
-once more as PACK.1, then PACK.2 (see `mapreduce.jobs.retry_rejects`); its facts then say its ``pack``.
+once more as PACK.1, then PACK.2 (see `mapreduce.normalize`); its facts then say its ``pack``.
 
 Parts never change; which of their rows are removed, because the source has their images no more or not like that, is in
 a table that the markers of ``raw`` and ``normalized`` name. The others are *live*. A row is removed for good.

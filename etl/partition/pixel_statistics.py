@@ -18,12 +18,9 @@ class PixelSums:
 
     def add(self, rows: pa.Table) -> None:
         """Add the images of these rows (columns width, height, sums, squares)."""
-        if not rows.num_rows:
-            return
-        areas = rows["width"].to_numpy().astype(np.int64) * rows["height"].to_numpy()
-        self.pixels += int(areas.sum())
-        self.sums = _add(self.sums, rows["sums"])
-        self.squares = _add(self.squares, rows["squares"])
+        if rows.num_rows:
+            areas = rows["width"].to_numpy().astype(np.int64) * rows["height"].to_numpy()
+            self.merge(PixelSums(int(areas.sum()), _column_sums(rows["sums"]), _column_sums(rows["squares"])))
 
     def merge(self, other: "PixelSums") -> None:
         """Add what ``other`` has."""
@@ -42,9 +39,9 @@ class PixelSums:
         return {"mean": mean, "std": std, "pixels": self.pixels, "sums": self.sums, "squares": self.squares}
 
 
-def _add(sums: list[int], column: pa.ChunkedArray) -> list[int]:
-    more = column.combine_chunks().values.to_numpy().reshape(len(column), -1).sum(axis=0)
-    return _plus(sums, [int(value) for value in more])
+def _column_sums(column: pa.ChunkedArray) -> list[int]:
+    sums: list[int] = column.combine_chunks().values.to_numpy().reshape(len(column), -1).sum(axis=0).tolist()
+    return sums
 
 
 def _plus(sums: list[int], more: list[int]) -> list[int]:

@@ -172,10 +172,11 @@ class SlicePlan:
             slices[here] = first_slice[split] + (in_earlier_strata[split, label] + places) % self.slices[split]
         return slices
 
-    def slice_records(self) -> Integers:
-        """Examples of each slice: int64 of shape (slices,)."""
+    def slice_records(self) -> list[int]:
+        """Examples of each slice."""
         totals = [(total, number) for total, number in zip(self.sizes.sum(axis=1), self.slices, strict=True) if number]
-        return np.concatenate([total // number + (np.arange(number) < total % number) for total, number in totals])
+        records = [total // number + (np.arange(number) < total % number) for total, number in totals]
+        return np.concatenate(records).tolist()
 
 
 def _count_strata(counts: PartCounts, is_stratified: bool) -> Integers:

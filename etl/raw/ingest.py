@@ -78,12 +78,9 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         if found.is_the_same and source.classes == parent.marker["classes"]:
             identity["input"] = parent.marker["input"]  # in another order the images are the same
     record.note(packed=len(found.unpacked), removed=found.missing + found.changed, reused=len(found.kept))
-    if overwrite:
-        run = stage.begin(identity, listing, overwrite=True)
-    else:
-        changed = parent is not None and not found.is_the_same
-        changes = frozenset({"input", "config"} if grown else {"input"})
-        run = stage.renew(identity, parent.fingerprint if parent else None, listing, force=changed, changes=changes)
+    before, changed = (parent.fingerprint, not found.is_the_same) if parent else (None, False)
+    changes = frozenset({"input", "config"} if grown else {"input"})
+    run = stage.renew(identity, before, listing, force=changed, changes=changes, overwrite=overwrite)
     if run is not None:
         with run:
             pack = list_in_place if in_place else partial(copy_to_packs, pack_bytes=pack_bytes)

@@ -48,26 +48,26 @@ class TarWriter:
     """Writes members to a tar file, one after the other, and knows where each member's bytes begin."""
 
     def __init__(self, output: OutputFile) -> None:
-        self._output = output
+        self.output = output
 
     def add(self, name: str, content: Content, size_bytes: int) -> tuple[int, bytes]:
         """Append a member, which is whole or comes in pieces; returns the offset of its bytes, and their SHA-256."""
         header = tarfile.TarInfo(name)
         header.size = size_bytes
-        self._output.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
-        offset, digest = self._output.size_bytes, hashlib.sha256()
+        self.output.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+        offset, digest = self.output.size_bytes, hashlib.sha256()
         for piece in pieces(content):
-            self._output.write(piece)
+            self.output.write(piece)
             digest.update(piece)
-        if self._output.size_bytes - offset != size_bytes:
+        if self.output.size_bytes - offset != size_bytes:
             raise DataError(f"{name} is not the file of {size_bytes} bytes that it was; run again")
-        self._output.write(bytes(-size_bytes % tarfile.BLOCKSIZE))
+        self.output.write(bytes(-size_bytes % tarfile.BLOCKSIZE))
         return offset, digest.digest()
 
     def finish(self) -> None:
         """Write the end of the archive: two empty blocks, up to a whole record."""
-        self._output.write(bytes(2 * tarfile.BLOCKSIZE))
-        self._output.write(bytes(-self._output.size_bytes % tarfile.RECORDSIZE))
+        self.output.write(bytes(2 * tarfile.BLOCKSIZE))
+        self.output.write(bytes(-self.output.size_bytes % tarfile.RECORDSIZE))
 
 
 def pieces(content: Content) -> Iterable[bytes]:

@@ -164,7 +164,8 @@ def _format_axes(axes: Axes, x_label: str, *, is_share: bool = False, from_zero:
         axes.yaxis.set_major_formatter(_thousands())
     if from_zero:
         axes.set_ylim(0, float(axes.dataLim.y1) * 1.08 or 1)
-    _add_legend(axes)
+    if 1 < len(axes.get_legend_handles_labels()[0]) <= MAX_CURVES:
+        axes.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2, columnspacing=1.2)
 
 
 def _ends_of(curves: Sequence[Curve], wording: Callable[[float], str]) -> str:
@@ -214,11 +215,6 @@ def _write_numbers(axes: Axes, numbers: npt.NDArray[np.int64], shown: Any) -> No
         text = "" if not number else f"{number:,}" if number < 100_000 else f"{number / 1000:,.0f}k"
         color = "white" if colors[row, column, :3].mean() < 0.5 else INK
         axes.text(column + 0.5, row + 0.52, text, ha="center", va="center", fontsize=size, color=color)
-
-
-def _add_legend(axes: Axes) -> None:
-    if 1 < len(axes.get_legend_handles_labels()[0]) <= MAX_CURVES:
-        axes.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2, columnspacing=1.2)
 
 
 @contextmanager

@@ -156,12 +156,15 @@ def _about(manifest: Mapping[str, Any], fingerprint: str, verified: Facts, stage
         checked = f"{count(number)} findings" if number else "nothing found"
         checked += ", packs and parts too" * verified["every_stage"]
     colors = {1: "gray", 3: "RGB"}[image["channels"]]
+    sides = "of different sizes" if image["width"] is None else pixels(image["width"], image["height"])
+    groups = [group["records"] for group in manifest["splits"]["train"].get("groups", ())]
+    of_groups = f"{len(groups)}, of {count(min(groups))} to {count(max(groups))} examples" if groups else ""
     return [
-        ("images", f"{_image_size(image)}, {colors}, {image['format']}", False),
+        ("images", f"{sides}, {colors}, {image['format']}", False),
         ("splits", shares, False),
         ("partition", config["partition"], False),
         ("workers", count(config["workers"]), False),
-        *([("groups", _groups(manifest["splits"]["train"]["groups"]), False)] if config["groups"] > 1 else []),
+        *([("groups", of_groups, False)] if groups else []),
         ("seed", str(config["seed"]), False),
         ("mean, training", ", ".join(f"{value:.3f}" for value in statistics["mean"]), False),
         ("std, training", ", ".join(f"{value:.3f}" for value in statistics["std"]), False),
@@ -171,15 +174,6 @@ def _about(manifest: Mapping[str, Any], fingerprint: str, verified: Facts, stage
         ("manifest", fingerprint, True),
         ("made from", manifest["input"], True),
     ]
-
-
-def _image_size(image: Mapping[str, Any]) -> str:
-    return "of different sizes" if image["width"] is None else pixels(image["width"], image["height"])
-
-
-def _groups(groups: list[dict[str, Any]]) -> str:
-    records = [group["records"] for group in groups]
-    return f"{len(groups)}, of {count(min(records))} to {count(max(records))} examples"
 
 
 def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
@@ -224,29 +218,24 @@ def _classes(manifest: Mapping[str, Any]) -> Facts:
 
 
 def _slices(manifest: Mapping[str, Any], by_slice: balance.Counts | None) -> Facts:
-    slices = list(slices_of(manifest))
-    labels = [(split, _label(each["name"])) for split, each in slices]
+    slices = [each for _, each in slices_of(manifest)]
     charts = []
     for title, what, unit in (("Examples per slice", "records", 1), ("Megabytes per slice", "bytes", 10**6)):
         numbers = {name: [each[what] / unit for each in split["slices"]] for name, split in manifest["splits"].items()}
         charts.append(balance.ranked_chart(title, "slices, largest first", numbers))
-    shown, title = [each for _, each in slices], f"All {len(slices)} slices"
+    shown, title = slices, f"All {len(slices)} slices"
     if len(slices) > balance.MAX_SLICES:
         by_bytes = sorted(shown, key=lambda each: (each["bytes"], each["name"]))
         shown = by_bytes[:SHOWN_EXTREME_SLICES] + by_bytes[-SHOWN_EXTREME_SLICES:]
         title = f"The {SHOWN_EXTREME_SLICES} smallest and {SHOWN_EXTREME_SLICES} largest of {count(len(slices))} slices"
     return {
         "matrix": None if by_slice is None else by_slice.tolist(),
-        "slice_labels": [label for _, label in labels],
+        # train-00003 of train/group-0/worker-1/train-00003-of-00016
+        "slice_labels": [each["name"].rpartition("/")[2].partition("-of-")[0] for each in slices],
         "slice_charts": charts,
         "slice_rows": shown,
         "slice_rows_title": title,
     }
-
-
-def _label(name: str) -> str:
-    """``train-00003`` of ``train/group-0/worker-1/train-00003-of-00016``."""
-    return name.rpartition("/")[2].partition("-of-")[0]
 
 
 def read_cost(stage: Stage, images: int | None) -> Facts:

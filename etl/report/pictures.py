@@ -18,7 +18,7 @@ from PIL import Image
 from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
-from etl.formats.records import read_records
+from etl.formats.records import open_record
 from etl.images.config import RAW, Limits, NormalizeConfig
 from etl.images.geometry import LONGEST, PAD
 from etl.images.result import Reason, Reject
@@ -118,8 +118,7 @@ def _example_picture(worker: DecodeWorker, row: Mapping[str, Any], record: bytes
     alt = f"an example of class {class_name}: {row['key']}"
     caption = f"{row['key']} · {row['split']}"
     try:
-        (found,) = read_records(io.BytesIO(record), row["slice"])
-        data, _ = picture_of(parse(found.data))
+        data, _ = picture_of(parse(open_record(record, 0, row["slice"]).data))
     except (DataError, ValueError):  # a damaged record: `verify` reports it
         data, alt, caption = b"", f"{alt} (damaged)", f"{caption} · damaged"
     return thumbnail(worker, data, caption=caption, alt=alt)

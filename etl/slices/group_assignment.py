@@ -7,14 +7,12 @@ form a *unit*, which goes to one split: where most of its known images are, else
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Self
 
 import numpy as np
 
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions
 from etl.partition.shares import Integers
-from etl.slices.history import Bools
 from etl.slices.images import FREE, Images, Splits
 from etl.values import MAX_NAMED, name_some
 
@@ -29,30 +27,24 @@ class GroupConflict(DataError):
         super().__init__(message)
         self.keys = keys
 
-    @classmethod
-    def of(cls, images: Images, splits: Splits, of_group: Splits, numbers: Integers, column: str) -> Self:
-        """The conflict of the images at these places; ``column`` is the one that they are grouped by.
 
-        ``splits`` and ``of_group`` are those of `assign_by_group`.
-        """
-        keys = images.keys.take(numbers).to_pylist()
-        named = [
-            f"{key} ({SPLIT_NAMES[splits[number]]}, {column} {images.group_names[group]!r} in"
-            f" {SPLIT_NAMES[of_group[group]]})"
-            for key, number, group in zip(keys[:MAX_NAMED], numbers, images.groups[numbers].tolist(), strict=False)
-        ]
-        return cls(
-            f"{len(numbers)} images were in another split than their {column} is: {name_some(named, len(numbers))};"
-            " correct the column, or leave them out by --remove",
-            keys,
-        )
+def conflict_of(images: Images, splits: Splits, of_group: Splits, numbers: Integers, column: str) -> GroupConflict:
+    """The conflict of the images at these places; ``column`` is the one that they are grouped by.
 
-
-def find_conflicts(images: Images, splits: Splits, of_group: Splits) -> Bools:
-    """Which live images have a content that is in another split than their group: bool of shape (images,)."""
-    in_conflict = images.live.copy()
-    in_conflict[in_conflict] = of_group[images.groups[in_conflict]] != splits[in_conflict]
-    return in_conflict
+    ``splits`` and ``of_group`` are those of `assign_by_group`.
+    """
+    keys = images.keys.take(numbers).to_pylist()
+    named = [
+        f"{key} ({SPLIT_NAMES[splits[number]]}, {column} {images.group_names[group]!r} in"
+        f" {SPLIT_NAMES[of_group[group]]})"
+        for key, number, group in zip(keys[:MAX_NAMED], numbers, images.groups[numbers].tolist(), strict=False)
+    ]
+    some = name_some(named, len(numbers))
+    return GroupConflict(
+        f"{len(numbers)} images were in another split than their {column} is: {some}; correct the column, or leave them"
+        " out by --remove",
+        keys,
+    )
 
 
 def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions, seed: int) -> tuple[Splits, Splits]:

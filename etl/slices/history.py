@@ -12,7 +12,7 @@ without are on none, unless others were made from them.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -25,14 +25,10 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.shares import Integers
-from etl.slices.manifest import read_manifest, table_file
+from etl.slices.manifest import read_slices, table_file
 from etl.sources.fields import read_lines
-from etl.stages.layout import (
-    is_folder_name,
-    slices_below,
-    slices_stage,
-    slices_stage_in,
-)
+from etl.stages.layout import is_folder_name, slices_below, slices_stage, slices_stage_in
+from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
 
@@ -40,10 +36,15 @@ Bools = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]  # sets of splits: bit n for SPLIT_NAMES[n]
 
 RETIRED_TABLES = ("departed", "contents", "groups")
-TABLES_OF_HISTORY = ("examples", *RETIRED_TABLES)
+TABLES_OF_HISTORY = {  # and the columns of each that are read
+    "examples": ["key", "split", "sha256"],
+    "departed": ["key", "split", "removed"],
+    "contents": ["sha256", "split"],
+    "groups": ["group", "split"],
+}
 NEWEST = "newest"
 
-FIRST = {"number": 1, "ancestors": list[str]()}
+FIRST: dict[str, Any] = {"number": 1, "ancestors": []}
 
 
 def find(values: pa.ChunkedArray, known: pa.ChunkedArray) -> Integers:
@@ -97,37 +98,37 @@ class SplitHistory:
         """That of the slices in ``folder``. Raises DataError if a table is not the one that the manifest names."""
         for name in TABLES_OF_HISTORY:
             _require_as_written(folder, manifest["tables"][name])
-        examples = parquet_tables.read_table(folder / table_file("examples"), ["key", "split", "sha256"])
-        departed = parquet_tables.read_table(folder / table_file("departed"), ["key", "split"])
-        contents = parquet_tables.read_table(folder / table_file("contents"), ["sha256", "split"])
-        groups = parquet_tables.read_table(folder / table_file("groups"), ["group", "split"])
+        examples, departed, contents, groups = (
+            parquet_tables.read_table(folder / table_file(name), columns) for name, columns in TABLES_OF_HISTORY.items()
+        )
         return cls.of(
-            pa.concat_tables([examples.select(["key", "split"]), departed]),
-            pa.concat_tables([examples.select(["sha256", "split"]), contents]),
-            dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True)),
-            frozenset(removed_keys(folder)),
+            pa.concat_tables([table.select(["key", "split"]) for table in (examples, departed)]),
+            pa.concat_tables([table.select(["sha256", "split"]) for table in (examples, contents)]),
+            splits_of_groups(groups),
+            frozenset(removed_of(departed)),
         )
 
-    def find_seen(self, places: Integers, contents: Integers, splits: npt.NDArray[np.int8]) -> tuple[Bools, Bits]:
-        """Which keys are examples again, and the splits that the contents are in now, by a key's and a content's place.
+    def retired_tables(
+        self,
+        places: Integers,
+        contents: Integers,
+        splits: npt.NDArray[np.int8],
+        *,
+        removed: frozenset[str],
+        groups: Mapping[str, int],
+    ) -> dict[str, pa.Table]:
+        """The tables ``departed``, ``contents`` and ``groups`` of slices that have these splits of all ``groups``.
 
-        ``places`` and ``contents`` are those of all examples, -1 for what is new; ``splits`` their numbers.
+        ``places`` and ``contents`` are the places of all examples' keys and contents here, -1 for what is new;
+        ``splits`` their numbers. Departed are the keys that are no examples again, and those of ``removed`` that never
+        were there.
         """
+        import pyarrow.compute as pc
+
         seen_keys = np.zeros(len(self.keys), dtype=bool)
         seen_keys[places[places >= 0]] = True
         seen_contents, known = np.zeros(len(self.contents), dtype=np.uint8), contents >= 0
         np.bitwise_or.at(seen_contents, contents[known], np.left_shift(1, splits[known]).astype(np.uint8))
-        return seen_keys, seen_contents
-
-    def retired_tables(
-        self, seen_keys: Bools, seen_contents: Bits, *, removed: frozenset[str], groups: Mapping[str, int]
-    ) -> dict[str, pa.Table]:
-        """The tables ``departed``, ``contents`` and ``groups`` of slices that have these splits of all ``groups``.
-
-        Departed are the keys that are not seen, and those of ``removed`` that never were there.
-        """
-        import pyarrow.compute as pc
-
         listed = pa.chunked_array([sorted(removed)], pa.string())
         unknown = listed.filter(pa.array(find(listed, self.keys) < 0))
         splits = pa.array(self.key_splits[~seen_keys], mask=self.key_splits[~seen_keys] < 0)
@@ -167,8 +168,17 @@ def _require_as_written(folder: Place, recorded: Mapping[str, Any]) -> None:
 
 def removed_keys(folder: Place) -> list[str]:
     """Keys that the slices in ``folder`` record as removed for good."""
-    table = parquet_tables.read_table(folder / table_file("departed"), ["key", "removed"])
-    return list(table.filter(table["removed"])["key"].to_pylist())
+    return removed_of(parquet_tables.read_table(folder / table_file("departed"), ["key", "removed"]))
+
+
+def removed_of(departed: pa.Table) -> list[str]:
+    """The keys of a table ``departed`` that were removed for good."""
+    return list(departed.filter(departed["removed"])["key"].to_pylist())
+
+
+def splits_of_groups(groups: pa.Table) -> dict[str, int]:
+    """The number of each group's split, from a table ``groups``."""
+    return dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True))
 
 
 def read_keys(place: Place, option: str = "--remove") -> list[str]:
@@ -181,30 +191,23 @@ def list_sha256(keys: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class ParentSlices:
-    """Finished slices: their folder, manifest, and its fingerprint."""
-
-    folder: Place
-    manifest: Mapping[str, Any]
-    fingerprint: str
+class ParentSlices(Generation):
+    """Finished slices: their manifest, its fingerprint, and their folder."""
 
     @cached_property
     def history(self) -> SplitHistory:
         """All that they record of splits. Raises DataError if a table of theirs is not as it was written."""
-        return SplitHistory.read(self.folder, self.manifest)
+        return SplitHistory.read(self.folder, self.marker)
 
     @property
-    def ancestors(self) -> list[str]:
-        """The fingerprints of the slices that they descend from, the parent first."""
-        lineage = self.manifest["lineage"]
-        return list(lineage["ancestors"]) if lineage else []
+    def lineage(self) -> dict[str, Any]:
+        """Their number, and the fingerprints of the slices that they descend from, the parent first."""
+        return self.marker["lineage"] or FIRST
 
     @property
     def next_lineage(self) -> dict[str, Any]:
         """The lineage of slices that are made from these."""
-        number = self.manifest["lineage"]["number"] if self.manifest["lineage"] else 1
-        return {"number": number + 1, "ancestors": [self.fingerprint, *self.ancestors]}
+        return {"number": self.lineage["number"] + 1, "ancestors": [self.fingerprint, *self.lineage["ancestors"]]}
 
 
 def lineage_of(asked: str | None, parent: ParentSlices | None) -> dict[str, Any] | None:
@@ -234,7 +237,7 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
 
 
 def _read(stage: Stage) -> ParentSlices:
-    return ParentSlices(stage.folder, read_manifest(stage), stage.fingerprint())
+    return ParentSlices(**vars(read_slices(stage)))
 
 
 def _named(root: Place, text: str) -> Stage:
@@ -253,13 +256,11 @@ def _named(root: Place, text: str) -> Stage:
 def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
     finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
     there = _read(own) if own.marker.exists() else None
-    if there is None or (not overwrite and there.manifest["lineage"] is None):
-        return _end_of_lineage(finished)
-    if not overwrite:
-        splits_from = there.manifest["config"]["splits_from"]
+    if there and not overwrite and there.marker["lineage"]:
+        splits_from = there.marker["config"]["splits_from"]
         return next((each for each in finished if each.fingerprint == splits_from), None)
     found = _end_of_lineage(finished)
-    if found is None:
+    if found is None and there and overwrite:
         raise UsageError(
             f"--splits-from {NEWEST} with --overwrite: only {own.folder.name} has splits to keep, and it would be"
             " replaced; give another --name, or leave --splits-from out to assign all splits again"
@@ -273,8 +274,8 @@ def lineage_ends(root: Place) -> list[Stage]:
 
 
 def _ends(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
-    ancestors = {fingerprint for each in finished for fingerprint in each.ancestors}
-    return [each for each in finished if each.manifest["lineage"] and each.fingerprint not in ancestors]
+    ancestors = {fingerprint for each in finished for fingerprint in each.lineage["ancestors"]}
+    return [each for each in finished if each.marker["lineage"] and each.fingerprint not in ancestors]
 
 
 def _end_of_lineage(finished: Sequence[ParentSlices]) -> ParentSlices | None:
@@ -297,6 +298,11 @@ def finished_slices(root: Place) -> Iterator[Stage]:
 
 def finished_at(stage: Stage) -> tuple[str, str]:
     """When slices were finished, to sort by: as run.json says, else when their manifest was written."""
-    written = stage.marker.info().mtime.astimezone(UTC)
-    finished = stage.read_run().get("finished")
-    return finished if isinstance(finished, str) else written.isoformat(timespec="milliseconds"), stage.folder.path
+    return ended_at(stage.read_run(), stage.marker.info().mtime, stage.folder)
+
+
+def ended_at(record: Mapping[str, Any], changed: datetime, folder: Place) -> tuple[str, str]:
+    """When a run ended, to sort by: as its ``record`` has it, else when files were ``changed``; and its ``folder``."""
+    finished = record.get("finished")
+    ended = finished if isinstance(finished, str) else changed.astimezone(UTC).isoformat(timespec="milliseconds")
+    return ended, folder.path

@@ -17,8 +17,6 @@ FREE = -1
 
 Splits = npt.NDArray[np.int8]  # numbers in SPLIT_NAMES, `FREE` or `LEFT_OUT`
 
-COLUMNS = ["key", "sha256", "label", "split", "columns"]
-
 # by a set of splits as bits: the only split in it, else `FREE`; and the lowest
 _ONLY = np.array([FREE, 0, 1, FREE, 2, FREE, FREE, FREE], dtype=np.int8)
 _LOWEST = np.array([FREE, 0, 1, 0, 2, 0, 1, 0], dtype=np.int8)
@@ -60,7 +58,7 @@ class Images:
 
 
 def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
-    """The images of ``parts``: for each its rows (columns `COLUMNS`) and which of them are live.
+    """The images of ``parts``: for each its rows (`IMAGE_COLUMNS`) and which of them are live.
 
     Raises UsageError if the history has none of them, or none has a group; DataError if only some have one.
     """
@@ -71,11 +69,9 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
     for rows, live in parts:
         sizes.append(len(rows))
         there.append(live)
-        groups = pa.nulls(len(rows), pa.string())
         if column is not None:
-            groups = pc.map_lookup(rows["columns"], pa.scalar(column), "first")
             names.update(*(chunk.keys.unique().to_pylist() for chunk in rows["columns"].chunks))
-        tables.append(rows.drop_columns("columns").append_column("group", groups))
+        tables.append(rows.drop_columns("columns").append_column("group", groups_of(rows, column)))
     table = pa.concat_tables(tables)
     if table["sha256"].type != pa.binary(32):
         raise DataError(f"a column of SHA-256 is {table['sha256'].type}, not {pa.binary(32)}")
@@ -89,6 +85,13 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
     clusters = pc.rank(table["sha256"], "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     labels = table["label"].to_numpy().astype(np.int64)
     return Images(sizes, table["key"], removed, live, labels, own, *known, clusters, groups, group_names)
+
+
+def groups_of(rows: pa.Table, column: str | None) -> pa.ChunkedArray | pa.Array:
+    """The value of each row (column ``columns``) in the column to group by; null if there is none."""
+    import pyarrow.compute as pc
+
+    return pa.nulls(len(rows), pa.string()) if column is None else pc.map_lookup(rows["columns"], column, "first")
 
 
 def _look_up(

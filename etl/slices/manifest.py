@@ -4,6 +4,8 @@ readers."""
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Self
 
 import pyarrow as pa
@@ -35,14 +37,9 @@ def table_file(name: str) -> str:
     return f"{name}.parquet"
 
 
-def facts_place(folder: Place, name: str) -> Place:
-    """Where a finished slice's rows and facts lie until the manifest is written."""
-    return folder / WORK_FOLDER / "slices" / f"{name.rpartition('/')[2]}.parquet"
-
-
-def blocks_place(folder: Place, name: str) -> Place:
-    """Where a finished slice's blocks are until the manifest is written."""
-    return folder / WORK_FOLDER / "blocks" / f"{name.rpartition('/')[2]}.parquet"
+def work_table(folder: Place, kind: str, name: str) -> Place:
+    """Where a finished slice's rows and facts ("slices"), or its "blocks", are until the manifest is written."""
+    return folder / WORK_FOLDER / kind / f"{name.rpartition('/')[2]}.parquet"
 
 
 def read_manifest(stage: Stage) -> dict[str, Any]:
@@ -180,8 +177,8 @@ def build_manifest(
     facts = [_checked_facts(folder, split, name, records) for split, name, records in slices]
     names = [name for _, name, _ in slices]
     tables: dict[str, Iterable[pa.Table]] = {
-        "examples": (parquet_tables.read_table(facts_place(folder, name)) for name in names),
-        "blocks": (parquet_tables.read_table(blocks_place(folder, name)) for name in names),
+        "examples": (parquet_tables.read_table(work_table(folder, "slices", name)) for name in names),
+        "blocks": (parquet_tables.read_table(work_table(folder, "blocks", name)) for name in names),
         "class_counts": [class_counts(facts)],
         **{name: [table] for name, table in history.items()},
     }
@@ -214,15 +211,13 @@ def image_of(normalized: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def splits_of(facts: Sequence[Mapping[str, Any]], classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a manifest records of each split: its slices and their totals. ``facts`` are those of all slices."""
-    splits = dict.fromkeys(each["split"] for each in facts)
-    return {
-        split: _split([each for each in facts if each["split"] == split], split, classes, config) for split in splits
-    }
+    """What a manifest records of each split: its slices and their totals. ``facts`` are of all slices, by split."""
+    by_split = groupby(facts, itemgetter("split"))
+    return {split: _split(list(own), split, classes, config) for split, own in by_split}
 
 
 def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[str, Any]:
-    place = facts_place(folder, name)
+    place = work_table(folder, "slices", name)
     require(place.exists(), f"slice {name} is missing though the job ended; run again")
     facts = parquet_tables.read_facts(place)
     require(facts["records"] == records, f"slice {name} has {facts['records']} examples, {records} were planned")
@@ -238,10 +233,13 @@ def _checked_facts(folder: Place, split: str, name: str, records: int) -> dict[s
 def _split(own: Sequence[Mapping[str, Any]], split: str, classes: int, config: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("name", "records", "blocks", "bytes", "sha256")
     slices = [{name: each[name] for name in kept} for each in own]
+    by_label: Counter[str] = Counter()
+    for each in own:
+        by_label.update(each["by_label"])
     totals: dict[str, Any] = {
         "records": sum(each["records"] for each in own),
         "bytes": sum(each["bytes"] for each in own),
-        "by_class": _by_class(own, classes),
+        "by_class": [by_label[str(label)] for label in range(classes)],
         "slices": slices,
     }
     if split == "train" and config["groups"] > 1:
@@ -262,13 +260,6 @@ def _group(slices: list[dict[str, Any]]) -> dict[str, Any]:
         "bytes": sum(each["bytes"] for each in slices),
         "workers": [{"records": workers[worker]} for worker in sorted(workers)],
     }
-
-
-def _by_class(facts: Sequence[Mapping[str, Any]], classes: int) -> list[int]:
-    total: Counter[str] = Counter()
-    for each in facts:
-        total.update(each["by_label"])
-    return [total[str(label)] for label in range(classes)]
 
 
 def class_counts(facts: Iterable[Mapping[str, Any]]) -> pa.Table:

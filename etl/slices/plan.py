@@ -15,14 +15,7 @@ import pyarrow as pa
 from etl.errors import UsageError
 from etl.formats import parquet_tables, schemas
 from etl.normalized.parts import live_facts, pack_of, read_rows
-from etl.partition.config import (
-    DEFAULT_SPLIT,
-    OPTIONS,
-    ShardConfig,
-    SplitRequest,
-    parse_split,
-    resolve_slices,
-)
+from etl.partition.config import DEFAULT_SPLIT, OPTIONS, SOURCE_SPLIT, ShardConfig, parse_split, resolve_slices
 from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
 from etl.raw.packs import Removed
@@ -37,7 +30,7 @@ from etl.slices.history import (
     read_keys,
     split_numbers,
 )
-from etl.slices.images import COLUMNS, Rules
+from etl.slices.images import Rules
 from etl.slices.manifest import TABLES
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 from etl.stages.marker import Generation
@@ -163,10 +156,7 @@ def plan_slices(
     config = replace(config, slices=_resolve_slices(split_sizes(total), normalized, values))
     is_stratified = config.partition == "stratified"
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
-    retired = {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
-    if assignment:
-        seen = assignment.seen_keys, assignment.seen_contents
-        retired = history.retired_tables(*seen, removed=removed, groups=assignment.groups)
+    retired = assignment.retired if assignment else {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
     return Plan(config, normalized, slice_plan, assignment, retired)
 
 
@@ -197,29 +187,23 @@ def _listed(values: Mapping[str, Any]) -> list[str] | None:
 def _requested(
     values: Mapping[str, Any], normalized: Generation, listed: Sequence[str] | None, *, is_new: bool = False
 ) -> dict[str, Any]:
-    """The fields of `ShardConfig` that the option values decide for ``normalized``, whatever the earlier slices are."""
-    return {
-        **{name: values[name] for name in OPTIONS},
-        "split": _resolve_request(values["split"], normalized, values["group_by"], is_new=is_new),
-        "removed_keys": list_sha256(listed) if listed is not None else None,
-    }
+    """The fields of `ShardConfig` that the option values decide for ``normalized``, whatever the earlier slices are.
 
-
-def _resolve_request(
-    asked: SplitRequest | str | None, normalized: Generation, group_by: str | None, *, is_new: bool = False
-) -> SplitRequest | None:
-    """What is asked of the splits; None for the source's own, the default if every live image has one.
-
-    Of slices that are new it is logged if only some images have one.
+    ``split`` is None for the source's own, the default if every live image has one. Of slices that are new it is
+    logged if only some images have one.
     """
-    if asked is None and group_by is None:
+    split = parse_split(DEFAULT_SPLIT) if values["split"] is None else values["split"]
+    if values["split"] is None and values["group_by"] is None:
         stated = {name for part in normalized.entries for name in live_facts(part)["examples"]}
         if all(stated):
-            return None
-        if any(stated) and is_new:
+            split = SOURCE_SPLIT
+        elif any(stated) and is_new:
             log("shard", f"not every image has a split of the source's own: --split {DEFAULT_SPLIT} is used for all")
-    request = parse_split(DEFAULT_SPLIT) if asked is None else asked
-    return None if isinstance(request, str) else request
+    return {
+        **{name: values[name] for name in OPTIONS},
+        "split": None if isinstance(split, str) else split,
+        "removed_keys": list_sha256(listed) if listed is not None else None,
+    }
 
 
 def _resolve_slices(sizes: Mapping[str, int], normalized: Generation, values: Mapping[str, Any]) -> dict[str, int]:
@@ -231,7 +215,7 @@ def _resolve_slices(sizes: Mapping[str, int], normalized: Generation, values: Ma
 
 def _refuse_other_groups(asked: str | None, parent: ParentSlices | None) -> None:
     """Raise UsageError if earlier slices were grouped by a column, and these would not be."""
-    before = parent.manifest["config"]["group_by"] if parent else None
+    before = parent.marker["config"]["group_by"] if parent else None
     if before is not None and asked != before:
         raise UsageError(
             f"--splits-from: those slices keep each {before!r} in one split; give --group-by {before} too,"
@@ -266,5 +250,5 @@ def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> 
 def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
     removed = Removed.read(root, normalized.marker)
     for part in normalized.entries:
-        rows = read_rows(root / "normalized", part["part"], COLUMNS)
+        rows = read_rows(root / "normalized", part["part"], schemas.IMAGE_COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])

@@ -10,19 +10,18 @@ deleted there. A prune that was killed may leave files in that folder; the next 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any
 
-from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.errors import DataError, EnvironmentFailure
 from etl.progress import log
-from etl.slices.history import finished_at, finished_slices, lineage_ends
+from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,
     is_folder_name,
-    is_root,
     normalized_stage,
     raw_stage,
+    require_root,
     slices_below,
     slices_stage_in,
     verification_stage,
@@ -75,10 +74,9 @@ def _champions(root: Place) -> list[str]:
 
 
 def _trained_at(run: Place) -> tuple[str, str]:
-    """When a run ended, as its run.json has it; else when its folder was last changed. And its name, to sort by."""
-    finished = _read_record(run / RUN_FILE).get("finished")
-    changed = max(info.mtime for info in (run.info(), *run.children())).astimezone(UTC)
-    return finished if isinstance(finished, str) else changed.isoformat(timespec="milliseconds"), run.name
+    """When a run ended, as its run.json has it; else when its folder was last changed. And its path, to sort by."""
+    changed = max(info.mtime for info in (run.info(), *run.children()))
+    return ended_at(_read_record(run / RUN_FILE), changed, run)
 
 
 def _is_being_trained(run: Place) -> bool:
@@ -119,10 +117,7 @@ def _remove(run: Place, staging: Place) -> bool:
 
 
 def _read_record(file: Place) -> dict[str, Any]:
-    """The JSON object in a file of a run; empty if there is none, or its trainer has just removed it.
-
-    Raises DataError if it is damaged.
-    """
+    """The JSON object in a file of a run; empty if there is none, or its trainer has just removed it."""
     try:
         return file.read_json() if file.exists() else {}
     except FileNotFoundError:
@@ -138,8 +133,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     With ``dry_run`` nothing is removed, but the summary is the same. Raises UsageError if there is no root, DataError
     if a file of a run that stays is damaged; nothing is removed then.
     """
-    if not is_root(root):
-        raise UsageError(f"{root} is not the root of a dataset (no raw, no slices); give ROOT")
+    require_root(root)
     pruner = _Pruner(root, dry_run)
     kept_runs = choose_runs(root, runs) if runs else {}
     if runs:

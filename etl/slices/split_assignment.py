@@ -6,7 +6,7 @@ source itself puts them into several. All splits are assigned in one process, wi
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -16,8 +16,8 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
 from etl.partition.shares import Integers, PartCounts, permute, top_up
-from etl.slices.group_assignment import GroupConflict, assign_by_group, find_conflicts
-from etl.slices.history import Bits, Bools
+from etl.slices.group_assignment import assign_by_group, conflict_of
+from etl.slices.history import Bools
 from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather
 
 
@@ -26,20 +26,17 @@ class SplitAssignment:
     """The split (or `LEFT_OUT`) and the label of every image, part by part, and how many live ones were left out, by
     cause.
 
-    ``known`` counts how examples were known before (`_count_known`). ``seen_keys`` and ``seen_contents`` are what
-    `SplitHistory.find_seen` gives; ``groups`` the splits of all groups, those of the history too; ``removed`` the keys
-    that a list removed.
+    ``known`` counts how examples were known before (`_count_known`). ``retired`` are the tables that
+    `SplitHistory.retired_tables` gives; ``removed`` the keys that a list removed.
     """
 
     splits: list[Splits]
     labels: list[Integers]
     classes: int
     left_out: dict[str, int]
-    seen_keys: Bools
-    seen_contents: Bits
-    groups: Mapping[str, int] = field(default_factory=dict)
-    known: dict[str, int] = field(default_factory=dict)
-    removed: frozenset[str] = frozenset()
+    retired: Mapping[str, pa.Table]
+    known: dict[str, int]
+    removed: frozenset[str]
 
     def counts(self) -> Iterator[PartCounts]:
         """Examples of each part, by split and label."""
@@ -55,7 +52,7 @@ class SplitAssignment:
 
 
 def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> SplitAssignment:
-    """The splits of the images of ``parts``: for each its rows (columns `COLUMNS`) and which of them are live.
+    """The splits of the images of ``parts``: for each its rows (`IMAGE_COLUMNS`) and which of them are live.
 
     Raises DataError if an image has no split or no group though one is needed; UsageError if the history has none of
     the images, or no image has a group; GroupConflict if no split is right for an image.
@@ -67,15 +64,14 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
         splits, is_duplicate = (_by_source if rules.config.split is None else _by_share)(rules, images)
     splits[~images.live | is_duplicate] = LEFT_OUT
     there = splits >= 0
-    seen = rules.history.find_seen(images.places[there], images.contents[there], splits[there])
+    examples = (images.places[there], images.contents[there], splits[there])
     ends = np.cumsum(images.sizes)[:-1]
     return SplitAssignment(
         np.split(splits, ends),
         np.split(images.labels, ends),
         rules.classes,
         {"removed_keys": len(images.removed), "duplicates": int(is_duplicate.sum())},
-        *seen,
-        groups,
+        rules.history.retired_tables(*examples, removed=rules.removed, groups=groups),
         _count_known(images, splits),
         frozenset(images.removed),
     )
@@ -127,10 +123,7 @@ def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
 
 
 def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
-    """Known contents and keys stay; what is free goes by fractions, all images of a content to one split.
-
-    Also gives which images are duplicates.
-    """
+    """Known contents and keys stay; what is free goes by fractions, a content as a whole; and which are duplicates."""
     votes = np.zeros((int(images.clusters.max(initial=-1)) + 1, len(SPLIT_NAMES)), dtype=np.int64)
     by_key = images.live & (images.by_key >= 0)
     np.add.at(votes, (images.clusters[by_key], images.by_key[by_key]), 1)
@@ -200,11 +193,12 @@ def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Spl
     total = len(np.unique(images.clusters[images.live])) if rules.config.drop_duplicates else int(images.live.sum())
     fractions = fractions_of(rules.config, total)
     splits, of_group = assign_by_group(images, groups, fractions, rules.config.seed)
-    in_conflict = find_conflicts(images, splits, of_group)
+    in_conflict = images.live.copy()
+    in_conflict[in_conflict] = of_group[images.groups[in_conflict]] != splits[in_conflict]
     is_duplicate = _find_duplicates(rules, images, splits, in_conflict)
     if (left := in_conflict & ~is_duplicate).any():
         with_copies = np.flatnonzero(in_conflict & np.isin(images.clusters, images.clusters[left]))
-        raise GroupConflict.of(images, splits, of_group, with_copies, str(rules.config.group_by))
+        raise conflict_of(images, splits, of_group, with_copies, str(rules.config.group_by))
     return splits, groups | dict(zip(images.group_names, of_group.tolist(), strict=True)), is_duplicate
 
 

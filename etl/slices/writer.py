@@ -14,7 +14,7 @@ from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, parse
 from etl.formats.records import Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
-from etl.slices.manifest import blocks_place, facts_place
+from etl.slices.manifest import work_table
 from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place
 
@@ -137,8 +137,8 @@ def write_slice(
             raise DataError(f"slice {name} got {scan.records} of {expected} examples; run again with --overwrite")
     rows, facts = scan.rows(), scan.facts(output.sha256)
     publish_bytes(folder / f"{name}.idx", staging, index_of(rows))
-    parquet_tables.write_table(blocks_place(folder, name), staging, scan.blocks())
-    parquet_tables.write_table(facts_place(folder, name), staging, rows, facts)
+    parquet_tables.write_table(work_table(folder, "blocks", name), staging, scan.blocks())
+    parquet_tables.write_table(work_table(folder, "slices", name), staging, rows, facts)
     return facts
 
 

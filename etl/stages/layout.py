@@ -24,6 +24,12 @@ def is_root(place: Place) -> bool:
     return any((place / folder).exists() for folder in STAGE_FOLDERS)
 
 
+def require_root(place: Place) -> None:
+    """Raise UsageError unless ``place`` is the root of a dataset."""
+    if not is_root(place):
+        raise UsageError(f"{place} is not the root of a dataset (no raw, no slices); give ROOT")
+
+
 def folders(place: Place) -> list[str]:
     """The names of the folders in ``place``, sorted."""
     return [info.base_name for info in place.children() if not info.is_file]

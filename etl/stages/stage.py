@@ -222,14 +222,18 @@ class Stage:
         *,
         force: bool = False,
         changes: frozenset[str] = frozenset({"input"}),
+        overwrite: bool = False,
     ) -> Run | None:
         """As `begin`, but a marker that differs only in ``changes`` is renewed: it, and all that it names, stays for
         readers until `Run.commit`, and is an earlier generation then.
 
         ``parent`` is the fingerprint of the marker that the renewal was planned from, None if there was none. With
-        ``force`` there is something to renew though the identity is the same. Raises EnvironmentFailure if another run
-        has written a marker meanwhile, else as `begin` does.
+        ``force`` there is something to renew though the identity is the same. With ``overwrite`` this is `begin`.
+
+        Raises EnvironmentFailure if another run has written a marker meanwhile, else as `begin` does.
         """
+        if overwrite:
+            return self.begin(identity, listing, overwrite=True)
 
         def is_done() -> bool:
             current = self.read_generation() if self.marker.exists() else None

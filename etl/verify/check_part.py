@@ -29,7 +29,6 @@ from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, differences, marker_fault, table_difference
 from etl.verify.join import LineResult
 
-COLUMNS = ["key", "sha256", "label", "split", "columns"]  # what a row and a reject have from the pack's list
 RECORD_COLUMNS = ("key", "label", "width", "height", "offset", "size", "crc32c")
 
 Entry = Mapping[str, Any]
@@ -129,8 +128,8 @@ class PartCheck:
         part; the facts that these give, against those in the table of rows; and whether pixels are possible.
         """
         if images is not None:
-            own = pa.concat_tables([rows.select(COLUMNS), rejects.select(COLUMNS)]).sort_by("key")
-            if line := table_difference(images.select(COLUMNS).sort_by("key"), own):
+            own = pa.concat_tables([table.select(schemas.IMAGE_COLUMNS) for table in (rows, rejects)]).sort_by("key")
+            if line := table_difference(images.select(schemas.IMAGE_COLUMNS).sort_by("key"), own):
                 counts = f"{len(images)} images of {self.pack_name}, {len(rows)} good + {len(rejects)} rejects"
                 return f"{counts}, by key: {line}"
         facts = parquet_tables.facts_of(rows)

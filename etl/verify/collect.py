@@ -17,7 +17,15 @@ from etl.formats import parquet_tables
 from etl.normalized.erased import read_record
 from etl.partition.config import SOURCE_SPLIT
 from etl.partition.shares import Integers
-from etl.slices.history import RETIRED_TABLES, Bits, SplitHistory, find, split_numbers
+from etl.slices.history import (
+    RETIRED_TABLES,
+    Bits,
+    SplitHistory,
+    find,
+    removed_of,
+    split_numbers,
+    splits_of_groups,
+)
 from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.storage.place import Place
@@ -135,14 +143,9 @@ def _history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
     rows = examples.take(pa.array(moved[:MAX_KEYS])).to_pylist()
     lines = [f"{row['key']}: split is {row['split']}, not that of the slices whose splits were kept" for row in rows]
     keys.add(KeyFault.DIFFERENT, len(moved), [(row["key"], line) for row, line in zip(rows, lines, strict=True)])
-    departed, groups = recorded["departed"], recorded["groups"]
-    removed = frozenset(departed["key"].filter(departed["removed"]).to_pylist())
-    of_groups = dict(zip(groups["group"].to_pylist(), split_numbers(groups["split"]).tolist(), strict=True))
-    due = history.retired_tables(
-        *history.find_seen(places, contents, splits),
-        removed=removed | history.removed,
-        groups=of_groups | dict(history.groups),
-    )
+    removed = history.removed.union(removed_of(recorded["departed"]))
+    groups = splits_of_groups(recorded["groups"]) | dict(history.groups)
+    due = history.retired_tables(places, contents, splits, removed=removed, groups=groups)
     for name, table in due.items():
         if line := table_difference(table, recorded[name]):
             yield marker_fault(f"{table_file(name)} is not what the slices whose splits were kept give: {line}")

@@ -231,9 +231,8 @@ class LineResult:
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def find(self, what: str, name: str, line: str) -> None:
-        """Add a finding, once."""
-        if (finding := Finding(what, name, line)) not in self.findings:
-            self.findings.append(finding)
+        """Add a finding."""
+        self.findings.append(Finding(what, name, line))
 
     def find_error(self, what: str, name: str, place: Place, error: Exception) -> None:
         """Add a finding about a file that cannot be read."""

@@ -212,9 +212,7 @@ def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tup
     return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
 
 
-def _normalize_again(
-    root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], staging: Place
-) -> dict[str, Any]:
+def _normalize_again(root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], staging: Place) -> None:
     """Normalise the pack of a part as it was done, into the folder ``made``.
 
     Since then the class list may have grown at its end; the part's facts are as long as it was. And rejects may have
@@ -224,14 +222,8 @@ def _normalize_again(
     classes = next((len(by_label) for by_label in entry["examples"].values()), len(dataset["classes"]))
     own_limits = {"limits": entry["limits"]} if "limits" in entry else {}
     with DecodeWorker(NormalizeConfig.from_json(dataset["config"] | own_limits)) as worker:
-        return normalize_pack(
-            root / "raw",
-            made,
-            Origin.of_part(entry),
-            worker,
-            classes=dataset["classes"][:classes],
-            staging=staging,
-        )
+        own, names = Origin.of_part(entry), dataset["classes"][:classes]
+        normalize_pack(root / "raw", made, own, worker, classes=names, staging=staging)
 
 
 class _DamagedPartError(DataError):
@@ -243,10 +235,7 @@ class _DamagedPartError(DataError):
 
 
 def _recorded_keys(target: Target, names: Sequence[str]) -> Iterator[_NamedTable]:
-    """The keys of these slices, in their order, by the table of examples.
-
-    Raises DataError or FileNotFoundError if that table cannot tell.
-    """
+    """The keys of these slices, in their order, by the table of examples."""
     place = target.slices.folder / table_file("examples")
     for _, entry, first, _ in located_slices(target.manifest):
         if entry["name"] in names:
@@ -254,10 +243,7 @@ def _recorded_keys(target: Target, names: Sequence[str]) -> Iterator[_NamedTable
 
 
 def _planned_keys(target: Target, names: Sequence[str], staging: Place) -> Iterator[_NamedTable]:
-    """As `_recorded_keys`, by a new plan; ``staging`` is where that may write.
-
-    Raises DataError if the plan does not come out as it was: images or earlier slices are not there any more.
-    """
+    """As `_recorded_keys`, by a new plan; ``staging`` is where that may write."""
     plan = target.plan_again()
     assignments = plan.write_assignment(staging / ASSIGNMENTS_FILE, staging)
     keys: dict[int, list[str]] = {number: [] for number, name in enumerate(target.slice_names) if name in names}
@@ -274,8 +260,6 @@ def _planned_keys(target: Target, names: Sequence[str], staging: Place) -> Itera
 def _locate(target: Target, tables: Iterable[_NamedTable]) -> Iterator[tuple[str, pa.Table, pa.Table]]:
     """Named tables (column key), and with each the live rows of its keys, in their order: `_WANTED`, and ``source``,
     their part; null for an unknown key. Memory goes with the number of keys.
-
-    Raises DataError or FileNotFoundError if the rows of a part cannot be read.
     """
     assert target.dataset is not None
     named = list(tables)
@@ -301,12 +285,11 @@ def _read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]
         try:
             with place.open_input() as file:
                 record = open_record(file.read_at(row["size"], row["offset"]), row["offset"], str(place))
-        except FileNotFoundError:
-            raise _DamagedPartError(part, f"{place} is missing") from None
-        except DataError as error:
-            raise _DamagedPartError(part, str(error)) from None
-        if record.crc32c != row["crc32c"]:
-            raise _DamagedPartError(part, f"{place} does not have {row['key']} at the offset of its rows")
+            if record.crc32c != row["crc32c"]:
+                raise DataError(f"{place} does not have {row['key']} at the offset of its rows")
+        except (DataError, FileNotFoundError) as error:
+            line = f"{place} is missing" if isinstance(error, FileNotFoundError) else str(error)
+            raise _DamagedPartError(part, line) from None
         yield record.data, part, row["sha256"]
 
 
@@ -316,11 +299,7 @@ def _rebuild_table(name: str, target: Target) -> Iterator[pa.Table]:
     scans = (scan_slice(folder, split, each["name"])[0] for split, each in slices_of(target.manifest))
     if name == "examples":
         for _, rows, located in _locate(target, ((scan.name, scan.rows()) for scan in scans)):
-            yield (
-                rows.drop_columns(["source", "sha256"])
-                .append_column("source", located["source"])
-                .append_column("sha256", located["sha256"])
-            )
+            yield pa.table([*rows.columns[:-2], located["source"], located["sha256"]], schema=TABLES[name])
     elif name == "blocks":
         yield from (scan.blocks() for scan in scans)
     elif name == "class_counts":

@@ -4,16 +4,16 @@ A line of work has all that its task needs, so that a task reads no manifest.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 from etl.errors import DataError
 from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.slices.history import ParentSlices, finished_slices, removed_keys
-from etl.slices.manifest import image_of, read_slices, slices_of
+from etl.slices.manifest import image_of, located_slices, read_slices, slices_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import TABLES_FOLDER, Generation
@@ -23,7 +23,6 @@ from etl.storage.place import Place
 from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, marker_fault
 
 Line = dict[str, Any]
-Item = TypeVar("Item", bound=Mapping[str, Any])
 
 SLICES, PARTS, FILES = "slices", "parts", "files"  # kinds of lines, and of their items
 # What makes a line long enough; a cluster's task may get several.
@@ -125,14 +124,15 @@ class Target:
 
         With ``every_stage`` the records of parts, their rejects and their packs are read too, and earlier markers.
         """
-        files = list(_table_files(self.slices.folder, self.manifest, What.TABLE))
+        files = [_file(What.TABLE, self.slices.folder, each) for each in self.manifest["tables"].values()]
         lines = [*_slice_lines(self.manifest)]
         if self.dataset is not None:
             lines += _part_lines(self.dataset, self.raw, plan, every_stage)
             if removed := self.dataset.marker["removed"]:
                 files.append(_file(What.REMOVED, self.root / "raw", removed))
         if self.parent is not None:
-            files += _table_files(self.parent.folder, self.parent.manifest, What.PARENT)
+            tables = self.parent.marker["tables"].values()
+            files += (_file(What.PARENT, self.parent.folder, each) for each in tables)
         if every_stage:
             files += [*_earlier_markers(normalized_stage(self.root)), *_earlier_markers(raw_stage(self.root))]
         lines += ({"kind": FILES, "items": run} for run in _runs(files))
@@ -158,7 +158,7 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices(stage.folder, _read_slices(stage).marker, fingerprint)
+            return ParentSlices(**vars(_read_slices(stage)))
     return None
 
 
@@ -169,15 +169,13 @@ def _read_slices(stage: Stage) -> Generation:
 
 
 def _slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
-    """Runs of consecutive slices, with the numbers of their first slice, row of examples and row of blocks."""
+    """Runs of consecutive slices, each with its number and its first rows of the tables of examples and of blocks."""
     kept = ("name", "records", "blocks", "bytes", "sha256")
-    slices = [{"split": split, **{name: each[name] for name in kept}} for split, each in slices_of(manifest)]
-    number = row = block = 0
-    for run in _runs(slices):
-        yield {"kind": SLICES, "number": number, "row": row, "block": block, "items": run}
-        number += len(run)
-        row += sum(each["records"] for each in run)
-        block += sum(each["blocks"] for each in run)
+    slices = (
+        {"number": number, "split": split, "row": row, "block": block, **{name: each[name] for name in kept}}
+        for number, (split, each, row, block) in enumerate(located_slices(manifest))
+    )
+    return ({"kind": SLICES, "items": run} for run in _runs(slices))
 
 
 def _part_lines(dataset: Generation, raw: Generation | None, plan: Plan | None, every_stage: bool) -> Iterator[Line]:
@@ -188,24 +186,21 @@ def _part_lines(dataset: Generation, raw: Generation | None, plan: Plan | None, 
     """
     packs = {pack["name"]: pack for pack in raw.entries} if raw else {}
     plans = iter(plan) if plan else repeat(None)
-    parts: Iterator[Line] = (
+    parts = (
         {
             "entry": each,
             "pack": packs.get(pack_of(each)),
             "plan": next(plans),
             "bytes": 2 * each["bytes"] if every_stage else 0,
+            "images": each["input"],
         }
         for each in dataset.entries
     )
-    yield from ({"kind": PARTS, "items": run} for run in _runs(parts, lambda part: part["entry"]["input"]))
-
-
-def _table_files(folder: Place, manifest: Mapping[str, Any], what: str) -> Iterator[Line]:
-    """The tables beside a manifest; a finding about one says ``what`` it is."""
-    return (_file(what, folder, entry) for entry in manifest["tables"].values())
+    return ({"kind": PARTS, "items": run} for run in _runs(parts))
 
 
 def _file(what: str, folder: Place, table: Mapping[str, Any]) -> Line:
+    """A table that a marker in ``folder`` names; a finding about it says ``what`` it is."""
     place = folder / table["file"]
     size = table["rows"] * ROW_BYTES
     return {"what": what, "name": table["file"], "uri": place.uri, "sha256": table["sha256"], "bytes": size}
@@ -220,12 +215,12 @@ def _earlier_markers(stage: Stage) -> Iterator[Line]:
             yield {"what": What.MANIFEST, "name": name, "uri": uri, "sha256": sha256, "bytes": info.size}
 
 
-def _runs(items: Iterable[Item], images: Callable[[Item], int] = lambda item: 0) -> Iterator[list[Item]]:
-    """``items`` in runs that each make up a line or somewhat more, by their bytes and the ``images`` of each."""
-    run, filled = list[Item](), 0.0
+def _runs(items: Iterable[Line]) -> Iterator[list[Line]]:
+    """``items`` in runs that each make up a line or somewhat more, by the bytes and images of each."""
+    run, filled = list[Line](), 0.0
     for item in items:
         run.append(item)
-        filled += item["bytes"] / LINE_BYTES + images(item) / LINE_IMAGES + 1 / LINE_ITEMS
+        filled += item["bytes"] / LINE_BYTES + item.get("images", 0) / LINE_IMAGES + 1 / LINE_ITEMS
         if filled >= 1:
             yield run
             run, filled = [], 0.0

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from etl.errors import DataError
 from etl.partition.shares import SlicePlan
 from etl.raw.packs import Removed
+from etl.slices.images import groups_of
 from etl.slices.manifest import TABLES, table_file
 from etl.slices.plan import assign_rows
 from etl.slices.writer import SliceScan, index_of, order_key, scan_slice
@@ -39,20 +39,19 @@ def check_line(job: Job, line: Mapping[str, Any]) -> LineResult:
 
 
 def _check_slices(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
-    folder, first = open_place(job["folder"]), {"examples": line["row"], "blocks": line["block"]}
-    for number, entry in enumerate(line["items"], start=line["number"]):
-        tables = {}
-        for name, rows in (("examples", entry["records"]), ("blocks", entry["blocks"])):
-            file, span = table_file(name), (first[name], first[name] + rows)
-            tables[name] = result.read(What.TABLE, file, folder / file, TABLES[name], span)
-            first[name] += rows
-        found = check_slice(result, job, entry, tables["examples"], tables["blocks"])
+    folder = open_place(job["folder"])
+    for entry in line["items"]:
+        tables = []
+        for name, first, rows in (("examples", "row", "records"), ("blocks", "block", "blocks")):
+            file, span = table_file(name), (entry[first], entry[first] + entry[rows])
+            tables.append(result.read(What.TABLE, file, folder / file, TABLES[name], span))
+        found = check_slice(result, job, entry, *tables)
         result.counts["slices"] += 1
         if found is None:
             result.unreadable["slices"] += 1
             continue
         result.counts["examples"] += found.num_rows
-        found = found.append_column("number", pa.repeat(number, found.num_rows))
+        found = found.append_column("number", pa.repeat(entry["number"], found.num_rows))
         result.keep("found", found)
         result.keep(CONTENTS, found.filter(found["sha256"].is_valid()))
 
@@ -72,9 +71,8 @@ def _check_parts(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
             result.unreadable["parts"] += 1
             continue
         rows = rows.append_column("part", pa.repeat(check.name, rows.num_rows))
-        rows = rows.append_column("planned", _plan_slices(job, part, rows)).append_column(
-            "group", _groups_of(job, rows)
-        )
+        rows = rows.append_column("planned", _plan_slices(job, part, rows))
+        rows = rows.append_column("group", groups_of(rows, job["group_by"]))
         live = check.live(rows)
         result.counts.update(parts=1, good=live.num_rows)
         result.keep("good", live)
@@ -87,12 +85,6 @@ def _plan_slices(job: Job, part: Mapping[str, Any], rows: pa.Table) -> pa.Array:
         with suppress(ValueError, IndexError, KeyError, DataError):
             return pa.array(assign_rows(SlicePlan.from_json(job["plan"]), rows, part["plan"], assignments)[1])
     return pa.nulls(rows.num_rows, pa.int64())
-
-
-def _groups_of(job: Job, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
-    if job["group_by"] is None:
-        return pa.nulls(rows.num_rows, pa.string())
-    return pc.map_lookup(rows["columns"], pa.scalar(job["group_by"]), "first")
 
 
 def _check_files(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:

@@ -366,7 +366,6 @@ def test_a_reject_that_normalize_lost_or_changed_is_found(root: Path, monkeypatc
 
         with monkeypatch.context() as patch:
             patch.setattr(PartWriter, "add", add_wrongly)
-            patch.setattr(normalize_module, "require", lambda *_: None)
             patch.setattr(normalize_module, "read_entry", read_entry_of_any_number)
             words = ("--size", "8", "--color", "gray", "--format", "png", "--max-rejects", "0.1")
             normalize_here(root, *words, "--overwrite")

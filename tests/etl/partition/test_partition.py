@@ -158,7 +158,7 @@ def test_everything_is_assigned_exactly_once_and_evenly(case: Case) -> None:
         return
     names = slice_names({name: count for name, count in zip(SPLIT_NAMES, plan.slices, strict=True) if count}, 1, 1)
     assert [names[number][0] for number in slices] == [SPLIT_NAMES[number] for number in case.own]
-    assert np.bincount(slices, minlength=len(names)).tolist() == plan.slice_records().tolist()
+    assert np.bincount(slices, minlength=len(names)).tolist() == plan.slice_records()
     first = 0
     for split, count in [(split, count) for split, count in enumerate(plan.slices) if count]:
         here = case.own == split

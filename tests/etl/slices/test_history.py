@@ -81,9 +81,8 @@ def test_what_retires_is_recorded_with_what_retired_before(folder: Place) -> Non
     places = find(keys_of(names), history.keys)
     contents = find(pa.chunked_array([[sha256(name) for name in names]], pa.binary(32)), history.contents)
     splits = np.array([SPLIT_NAMES.index(EXAMPLES.get(name, "test")) for name in names], dtype=np.int8)
-    seen = history.find_seen(places, contents, splits)
     removed = history.removed | {"image-000", "unknown"}
-    tables = history.retired_tables(*seen, removed=removed, groups={"y": 2, "x": 0})
+    tables = history.retired_tables(places, contents, splits, removed=removed, groups={"y": 2, "x": 0})
     assert {row["key"]: (row["split"], row["removed"]) for row in tables["departed"].to_pylist()} == {
         "image-000": ("train", True),
         **{key: facts for key, facts in GONE.items() if key != "gone-a"},

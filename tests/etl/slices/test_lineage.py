@@ -23,7 +23,7 @@ def finish(root: Place, name: str, parent: ParentSlices | None = None, *, plain:
     config = {"splits_from": parent.fingerprint if parent else None}
     marker = with_checksum({"format": SLICES_FORMAT, "name": name, "config": config, "lineage": lineage})
     (folder / "manifest.json").write_bytes(json_bytes(marker))
-    return ParentSlices(root / "slices" / name, marker, slices_stage(root, name).fingerprint())
+    return ParentSlices(marker, slices_stage(root, name).fingerprint(), root / "slices" / name)
 
 
 def newest(root: Place, own: str = "own", *, overwrite: bool = False) -> str | None:
@@ -34,10 +34,10 @@ def newest(root: Place, own: str = "own", *, overwrite: bool = False) -> str | N
 def test_the_lineage_is_followed_to_its_end_whatever_run_json_says(root: Place, tmp_path: Path) -> None:
     assert newest(root) is None
     first = finish(root, "c")
-    assert first.manifest["lineage"] == FIRST
+    assert first.marker["lineage"] == FIRST
     second = finish(root, "a", first)
     third = finish(root, "b", second)
-    assert third.manifest["lineage"] == {"number": 3, "ancestors": [second.fingerprint, first.fingerprint]}
+    assert third.marker["lineage"] == {"number": 3, "ancestors": [second.fingerprint, first.fingerprint]}
     (tmp_path / "slices/c/run.json").write_bytes(json_bytes({"finished": "2099-01-01"}))
     (tmp_path / "slices/a/run.json").write_text("{garbled")
     (tmp_path / "slices/unfinished").mkdir()
@@ -63,7 +63,7 @@ def test_slices_without_a_lineage_begin_one_where_they_are_alone(root: Place) ->
     with pytest.raises(UsageError, match="several sets of slices, none made from another, default and experiment"):
         newest(root)
     child = finish(root, "night", plain)
-    assert child.manifest["lineage"] == {"number": 2, "ancestors": [plain.fingerprint]}
+    assert child.marker["lineage"] == {"number": 2, "ancestors": [plain.fingerprint]}
     assert newest(root) == "night"
     assert [stage.folder.name for stage in lineage_ends(root)] == ["night"]
 

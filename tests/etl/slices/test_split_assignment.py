@@ -16,7 +16,7 @@ from etl.formats import schemas
 from etl.partition.config import SPLIT_NAMES, ShardConfig
 from etl.slices.group_assignment import GroupConflict, split_of_group
 from etl.slices.history import SplitHistory
-from etl.slices.images import COLUMNS, LEFT_OUT, Rules
+from etl.slices.images import LEFT_OUT, Rules
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 
 SHARES: dict[str, Fraction | int | None] = {
@@ -25,7 +25,7 @@ SHARES: dict[str, Fraction | int | None] = {
     "test": Fraction(1, 4),
 }
 EXTRA = pa.field("columns", pa.map_(pa.string(), pa.string()))
-SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for name in COLUMNS])
+SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for name in schemas.IMAGE_COLUMNS])
 
 
 def config(**more: Any) -> ShardConfig:
@@ -99,7 +99,7 @@ def test_known_keys_keep_their_split_and_new_ones_fill_up(data: st.DataObject) -
     found = split_by_key(assignment, keys)
     assert {key: found[key] for key in known} == known
     assert None not in found.values()
-    assert int(assignment.seen_keys.sum()) == np.count_nonzero(assignment.seen_contents) == len(known)
+    assert [assignment.retired[name].num_rows for name in ("departed", "contents")] == [1, 1]  # "gone"
     assert assignment.known == {
         "kept": len(known),
         "moved": 0,
@@ -145,12 +145,12 @@ def test_a_known_content_keeps_its_split_under_any_key() -> None:
     assignment = assign_splits(Rules(config(), 3, known), [part(["c", "d"], c="a", d="b")])
     assert split_by_key(assignment, ["c", "d"]) == {"c": "test", "d": "train"}
     assert (assignment.known["kept"], assignment.known["moved"]) == (2, 2)
-    assert not assignment.seen_keys.any()  # as keys they departed
-    assert assignment.seen_contents.all()
+    assert assignment.retired["departed"]["key"].to_pylist() == ["a", "b"]  # though their contents did not
+    assert not assignment.retired["contents"].num_rows
     assignment = assign_splits(Rules(config(), 3, known), [part(["a", "b"], a="another", b="a")])
     assert split_by_key(assignment, ["a", "b"]) == {"a": "test", "b": "test"}
     assert assignment.known == {"kept": 1, "moved": 0, "changed": 1, "new": 0, "disagreeing": 1}
-    assert not assignment.seen_contents.all()
+    assert assignment.retired["contents"].num_rows
 
 
 def test_copies_of_a_new_content_follow_the_known_keys_among_them() -> None:
@@ -197,7 +197,8 @@ def test_a_known_group_stays_though_all_its_images_are_other_ones() -> None:
     rules = grouped(history({"seen": "train"}, groups={"x": split, "gone": "test"}))
     assignment = assign_splits(rules, [part(["1", "2", "seen"], {"1": "x", "2": "x", "seen": "y"})])
     assert split_by_key(assignment, ["1", "2", "seen"]) == {"1": split, "2": split, "seen": "train"}
-    assert {name: SPLIT_NAMES[n] for name, n in assignment.groups.items()} == {"x": split, "gone": "test", "y": "train"}
+    groups = [("gone", "test"), ("x", split), ("y", "train")]
+    assert [(row["group"], row["split"]) for row in assignment.retired["groups"].to_pylist()] == groups
 
 
 def test_a_new_group_goes_where_its_known_images_are() -> None:
@@ -279,4 +280,6 @@ def test_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
     keys = [f"{number}" for number in range(50_000)]
     contents: dict[str, Any] = dict.fromkeys(keys, "placeholder")
     assigned = assign_splits(grouped(), [part(keys, {key: f"p{key}" for key in keys}, **contents)])
-    assert len(set(assigned.groups.values())) == len(set(assigned.splits[0].tolist())) == 1
+    groups = assigned.retired["groups"]
+    assert groups.num_rows == len(keys)
+    assert len(set(groups["split"].to_pylist())) == len(set(assigned.splits[0].tolist())) == 1

@@ -13,7 +13,7 @@ import pytest
 from etl.formats import parquet_tables
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import index_bytes, read_records
-from etl.slices.manifest import blocks_place, facts_place
+from etl.slices.manifest import work_table
 from etl.slices.writer import write_slice
 from etl.storage.place import Place, open_place
 from etl.verify.findings import What
@@ -58,7 +58,7 @@ def write(folder: Place, name: str) -> Written:
 
     dealt = [(example(key), "pack-00000", hashlib.sha256(key.encode()).digest()) for key in KEYS[name]]
     facts = write_slice(folder, (folder / "staging").make_folder(), ("train", f"train/{name}", 3), dealt)
-    rows, blocks = (parquet_tables.read_table(place(folder, facts["name"])) for place in (facts_place, blocks_place))
+    rows, blocks = (parquet_tables.read_table(work_table(folder, kind, facts["name"])) for kind in ("slices", "blocks"))
     return Written(folder, facts, rows, blocks)
 
 
