@@ -14,7 +14,7 @@ import click
 import pyarrow.parquet as pq
 import pytest
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from tests.lib.commands import (
@@ -33,15 +33,15 @@ from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
-from tests.lib.train_in_process import export_here
+from tests.lib.train_in_process import export_here, train_here
 from train.export import command as export_command
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.predict import command as predict_command
 from train.read_bench import show
 from train.serving import files
-from train.start import STRATEGY, is_json
 from train.start import command as start_command
+from train.start import is_json
 from train.tf_backend.throughput import WAYS, Rate, Throughput
 
 RANK = "t/main.py --run x"
@@ -65,12 +65,6 @@ RANK = "t/main.py --run x"
 )
 def test_each_strategy_has_its_launcher(ranks: Ranks, line: str) -> None:
     assert ranks.command_line("py", "t", "main.py", ["--run", "x"]) == line.split()
-
-
-@pytest.mark.parametrize("strategy", [*STRATEGY.type.choices][1:])  # type: ignore[attr-defined]
-def test_hosts_are_for_horovod(strategy: str) -> None:
-    with pytest.raises(UsageError, match=f"--hosts is for --strategy horovod, not for {strategy}"):
-        Ranks(strategy, hosts="a:2,b:2")
 
 
 def shown_of(launcher: str, text: str, status: int = 1) -> tuple[int, str]:
@@ -161,6 +155,9 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
     failed(ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes are more than 16 for each CPU")
     failed(ringslice_here("train", "ROOT", "--servers", 2), 2, "--servers 2 is for --strategy parameter-server")
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
+    for strategy in ("mirrored", "multi-worker-mirrored", "ddp"):
+        words = ("train", "ROOT", "--hosts", "a:2,b:2", "--strategy", strategy)
+        failed(ringslice_here(*words), 2, f"--hosts is for --strategy horovod, not for {strategy}")
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")
     failed(ringslice_here("train", "ROOT", "--strategy", "ddp"), 3, "torch is not installed in")
 
@@ -369,12 +366,11 @@ def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:
         "def linear(shape, classes):\n"
         "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
     )
-    main = os.path.join(REPOSITORY, "train", "main.py")
     words = ("--data", root, "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
-    output = json.loads(succeeded(run("python", main, *words, cwd=tmp_path)).stdout)
+    output = json.loads(succeeded(train_here(*words, cwd=tmp_path)).stdout)
     assert output["model"] == "mine:linear"
     assert output["test_accuracy"] > 0.8
-    again = json.loads(succeeded(run("python", main, *words, "--resume", cwd=tmp_path)).stdout)
+    again = json.loads(succeeded(train_here(*words, "--resume", cwd=tmp_path)).stdout)
     assert (output["already_done"], again["already_done"]) == (False, True)
     assert again["test_accuracy"] == output["test_accuracy"]
 
@@ -384,9 +380,9 @@ def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: P
     root = tmp_path / "root"
     shutil.copytree(digits_root / "normalized", root / "normalized")
     shard_here(root, "--workers", 4, "--groups", 2, "--slices", 4)
-    words = ("train/main.py", "--data", root, "--model", "mlp", "--epochs", 1, "--audit")
-    failed(run(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
-    succeeded(run(*words, "--group", 1, "--run", "second"))
+    words = ("--data", root, "--model", "mlp", "--epochs", 1, "--audit")
+    failed(train_here(*words, "--group", 2), 2, "--group 2: these slices have the groups 0 to 1")
+    succeeded(train_here(*words, "--group", 1, "--run", "second"))
     output = json.loads((root / "slices/default/manifest.json").read_text())["splits"]["train"]["groups"][1]
     rows = pq.read_table(root / "slices/default/examples.parquet", columns=["key", "slice"]).to_pylist()
     keys = committed_keys(root / "runs/second", 1)

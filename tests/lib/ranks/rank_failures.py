@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train/main.py, one of whose ranks is killed at one moment, or kills the NameNode.
 
-    horovodrun -np 4 tests/lib/ranks/rank_failures.py OPTION …
+    horovodrun -np 3 tests/lib/ranks/rank_failures.py OPTION …
 
 The environment has the rank (``FAILING_RANK``), the moment (``FAILURE_MOMENT``) and, if it is the NameNode that is
 killed, its process (``FAILURE_NAMENODE``). Just before, ``FAILURE_FILE`` is written: the rank, and the step it is in.
@@ -24,7 +24,11 @@ from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
 
 FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
-STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 5, CHECKPOINT: 7}  # of a checkpoint: the one that is never finished
+STEPS = {FIRST: 1, MIDDLE: 3, EVALUATION: 7, CHECKPOINT: 9}  # of a checkpoint: the one that is never finished
+OPTIONS = (
+    *("--model", "tests.lib.ranks.tiny:tiny", "--batch", "72", "--lr", "0.04", "--augment", "crop,flip"),
+    *("--epochs", "2", "--checkpoint-steps", "1", "--keep", "1000", "--deterministic", "--audit"),
+)
 BEATS_S = 2.5  # after which the others have this rank's position
 WHOLE_FILE = "model.safetensors"  # the first of a checkpoint's two
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two epochs of a tiny model on the digits, of the named runs one after the other, each from its newest checkpoint.
+"""Train the named runs one after the other in the same ranks, each from its newest checkpoint.
 
 horovodrun -np 3 tests/lib/ranks/resume_steps.py ROOT RUN RUN …
 """
@@ -9,9 +9,8 @@ import os
 import sys
 
 from etl.errors import end_process
-from train.config.recipe import Recipe
-from train.config.settings import Settings
-from train.config.stopping import Stopping
+from tests.lib.ranks.rank_failures import OPTIONS
+from train.config.settings import Settings, command
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, hide_packages
@@ -20,27 +19,18 @@ with hide_packages(OPTIONAL):
     from train.loop import train
     from train.strategies.horovod_ring import Horovod
 
-BATCH = 72  # 10 steps of 2 ranks
-
 
 def main(root: str, *runs: str) -> None:
-    monitor = Monitor()
-    strategy = Horovod(monitor)
+    of_rank = Monitor()
+    strategy = Horovod(of_rank)
     close, strategy.collective.close = strategy.collective.close, lambda: None  # type: ignore[method-assign]
-    for run in runs:
-        settings = Settings(
-            data=root,
-            recipe=Recipe(model="tests.lib.ranks.tiny:tiny", batch=BATCH, lr=0.04, augment="crop,flip"),
-            stopping=Stopping(epochs=2),
-            run=run,
-            resume="auto",
-            audit=True,
-            json=True,
-            checkpoint_steps=1,
-            keep=1000,
-            deterministic=True,
-        )
+
+    def start(settings: Settings, monitor: Monitor) -> None:
         train(settings, strategy, monitor)
+
+    for run in runs:
+        words = [*OPTIONS, "--data", root, "--run", run, "--resume", "auto", "--json"]
+        command(start).main(words, obj=of_rank, standalone_mode=False)
     close()
 
 

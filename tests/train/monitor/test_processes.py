@@ -104,21 +104,18 @@ time.sleep(60)
 """
 
 
-def end_of(*words: str) -> tuple[int, list[str]]:
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["60", "ringslice: error: it failed"], 1, "it failed"),
+        (["1.5"], 3, r"rank 1 on \S+ got no further for \d+ s \(epoch 3, step 4, stepping\), .*"),
+    ],
+    ids=["it has announced its exit", "it cannot ask the others"],
+)
+def test_a_rank_ends_whatever_its_main_thread_does(words: list[str], status: int, line: str) -> None:
     result = run(sys.executable, "-c", ALONE, *words)
-    return result.returncode, result.stderr.splitlines()
-
-
-def test_a_process_that_has_announced_its_exit_ends_whatever_its_main_thread_does() -> None:
-    assert end_of("60", "ringslice: error: it failed") == (1, ["ringslice: error: it failed"])
-
-
-def test_a_rank_without_progress_that_cannot_ask_the_others_ends() -> None:
-    status, [line] = end_of("1.5")
-    assert status == 3
-    assert re.fullmatch(
-        r"ringslice: error: rank 1 on \S+ got no further for \d+ s \(epoch 3, step 4, stepping\), .*", line
-    )
+    assert result.returncode == status
+    assert re.fullmatch(f"ringslice: error: {line}\n", result.stderr)
 
 
 UNRANKED = """
@@ -157,16 +154,7 @@ def test_a_process_that_is_not_a_rank_reports_where_it_failed() -> None:
     failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
 
 
-def test_ctrl_c_is_reported_once(folder: Path) -> None:
-    with start(*launch_words(folder, "none"), MARK=str(folder)) as launcher:
-        wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
-        launcher.send_signal(signal.SIGINT)
-        _, result = launcher.communicate(timeout=PATIENCE_S)
-    assert launcher.returncode != 0
-    assert messages(result) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
-
-
-def test_a_paused_machine_is_no_stall(folder: Path) -> None:
+def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) -> None:
     def step() -> int:
         return max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
 
@@ -180,7 +168,9 @@ def test_a_paused_machine_is_no_stall(folder: Path) -> None:
         for process in processes:
             process.send(signal.SIGCONT)
         wait_until(lambda: step() > before + 100, launcher)  # of 0.1 s at least
-        assert "ringslice" not in (folder / "log").read_text()
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(PATIENCE_S) != 0
+    assert messages((folder / "log").read_text()) == ["[0]<stderr>:ringslice: interrupted; --resume goes on"]
 
 
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
