@@ -171,6 +171,8 @@ def _with_hash(path: Path, old: str, new: str) -> bytes | None:
         return _signed(json.loads(_renamed(text, old, new))) if old in text else None
     if path.parent.name == "tables":
         return _bytes_of(path, _replaced(_read(path), bytes.fromhex(old), bytes.fromhex(new)))
+    if old.encode() not in path.read_bytes():  # facts are text in the footer
+        return None
     table = pq.read_table(path)
     facts = json.dumps(parquet_tables.facts_of(table))
     return parquet_tables.table_bytes(table, json.loads(_renamed(facts, old, new))) if old in facts else None

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import jsonschema
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.formats.example import parse, picture_of
+from etl.errors import DataError, EnvironmentFailure
+from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.slices.manifest import Manifest
 from etl.slices.writer import order_key
 from etl.stages.run import Run
 from mapreduce.jobs.stage_job import TaskRunner, Work
@@ -26,7 +23,7 @@ from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs
 from mapreduce.shard import ORDER_BYTES, Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
-from tests.lib.commands import REPOSITORY, contents, failed, ringslice, run, succeeded
+from tests.lib.commands import contents, failed, ringslice, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -204,44 +201,3 @@ def test_input_that_is_replaced_meanwhile_is_not_named(
     if stage != "retry":  # whose earlier marker stays
         folder = {"normalize": "normalized", "shard": "slices/default", "verify": "verified/default"}[stage]
         assert {path.name for path in (root / folder).glob("*.json")} <= {"run.json"}
-
-
-SCHEMA = json.loads((REPOSITORY / "etl/slices/schemas/manifest.json").read_text())
-
-
-def sliced(root: Path, *words: object) -> dict[str, Any]:
-    """The manifest of images that are normalised with these options; its schema is checked."""
-    normalize_here(root, *words)
-    shard_here(root, "--workers", 1, "--split", "train=1")
-    manifest: dict[str, Any] = json.loads((root / "slices/default/manifest.json").read_text())
-    jsonschema.validate(manifest, SCHEMA)
-    return manifest
-
-
-def test_images_may_differ_in_size(tmp_path: Path) -> None:
-    (tmp_path / "source/a").mkdir(parents=True)
-    for number, size in enumerate([(30, 20), (20, 50), (7, 5)]):
-        Image.new("RGB", size).save(tmp_path / f"source/a/{number}.png")
-    root = ingest(tmp_path / "source", tmp_path / "root")
-    manifest = sliced(root, "--size", 10, "--fit", "shorter", "--only-shrink", "--format", "raw")
-    assert (manifest["image"]["height"], manifest["image"]["width"]) == (None, None)
-    assert manifest["statistics"]["pixels"] == 10 * 15 + 25 * 10 + 5 * 7
-    rows = pq.read_table(root / "slices/default/examples.parquet").sort_by("key")
-    assert list(zip(rows["width"].to_pylist(), rows["height"].to_pylist(), strict=True)) == [(15, 10), (10, 25), (7, 5)]
-    with pytest.raises(UsageError, match=r"differ in size.*--fit"):
-        _ = Manifest.from_json(manifest).size
-
-
-def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp_path: Path) -> None:
-    root = ingest(make_tree({"a": 3}), tmp_path / "root")
-    words = ("--size", 8, "--format", "float16", "--subtract", "127.5", "--divide-by", "58.4,57.1,57.4")
-    manifest = Manifest.from_json(sliced(root, *words))
-    assert (manifest.format, manifest.size) == ("FLOAT16", (8, 8))
-    assert (manifest.subtract, manifest.divide_by) == ((127.5,) * 3, (58.4, 57.1, 57.4))
-    with (root / "slices/default/train/train-00000-of-00001.tfrecord").open("rb") as stream:
-        examples = [parse(record.data) for record in read_records(stream, "x")]
-    for example in examples:
-        floats = np.frombuffer(example.encoded, "<f2").reshape(8, 8, 3).astype(float)
-        levels = floats * manifest.divide_by + manifest.subtract
-        assert np.abs(levels - np.rint(levels)).max() < 0.1
-        assert picture_of(example)[1] == "PNG"

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from etl.errors import DataError
-from etl.formats.example import parse
+from etl.errors import DataError, UsageError
+from etl.formats.example import parse, picture_of
 from etl.formats.records import read_records
 from etl.slices.manifest import Manifest, read_manifest
 from etl.stages.layout import slices_stage
@@ -127,6 +129,44 @@ def test_the_tfrecord_package_reads_slices_by_their_index(digits_root: Path) -> 
             ours += [[each.key, each.label, hashlib.sha256(each.encoded).hexdigest()] for each in examples]
     assert [json.loads(line) for line in lines] == ours
     assert len(ours) == 1797
+
+
+def sliced(root: Path, *words: object) -> dict[str, Any]:
+    """The manifest of images that are normalised with these options."""
+    normalize_here(root, *words)
+    shard_here(root, "--workers", 1, "--split", "train=1")
+    return manifest_of(root)
+
+
+def test_images_may_differ_in_size(tmp_path: Path) -> None:
+    (tmp_path / "source/a").mkdir(parents=True)
+    for number, size in enumerate([(30, 20), (20, 50), (7, 5)]):
+        Image.new("RGB", size).save(tmp_path / f"source/a/{number}.png")
+    root = tmp_path / "root"
+    ingest_here(tmp_path / "source", root)
+    manifest = sliced(root, "--size", 10, "--fit", "shorter", "--only-shrink", "--format", "raw")
+    assert (manifest["image"]["height"], manifest["image"]["width"]) == (None, None)
+    assert manifest["statistics"]["pixels"] == 10 * 15 + 25 * 10 + 5 * 7
+    rows = pq.read_table(root / "slices/default/examples.parquet").sort_by("key")
+    assert list(zip(rows["width"].to_pylist(), rows["height"].to_pylist(), strict=True)) == [(15, 10), (10, 25), (7, 5)]
+    with pytest.raises(UsageError, match=r"differ in size.*--fit"):
+        _ = Manifest.from_json(manifest).size
+
+
+def test_floats_travel_with_the_numbers_that_made_them(make_tree: TreeMaker, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    ingest_here(make_tree({"a": 3}), root)
+    words = ("--size", 8, "--format", "float16", "--subtract", "127.5", "--divide-by", "58.4,57.1,57.4")
+    manifest = Manifest.from_json(sliced(root, *words))
+    assert (manifest.format, manifest.size) == ("FLOAT16", (8, 8))
+    assert (manifest.subtract, manifest.divide_by) == ((127.5,) * 3, (58.4, 57.1, 57.4))
+    with (root / "slices/default/train/train-00000-of-00001.tfrecord").open("rb") as stream:
+        examples = [parse(record.data) for record in read_records(stream, "x")]
+    for example in examples:
+        floats = np.frombuffer(example.encoded, "<f2").reshape(8, 8, 3).astype(float)
+        levels = floats * manifest.divide_by + manifest.subtract
+        assert np.abs(levels - np.rint(levels)).max() < 0.1
+        assert picture_of(example)[1] == "PNG"
 
 
 CHECKER = "tests/lib/independent_checker.py"

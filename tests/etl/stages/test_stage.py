@@ -47,6 +47,11 @@ def stage_in(place: Place) -> Stage:
     return Stage("normalize", place, "dataset.json", "test/1", file_folders=("files",), entries=FILES)
 
 
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return stage_in(open_place(str(tmp_path)))
+
+
 def begun(run: Run | None) -> Run:
     assert run is not None
     return run
@@ -144,8 +149,7 @@ def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool,
     replace_stages(every_fault(hdfs_root, after, dies), hdfs_root)
 
 
-def test_files_that_no_stage_wrote_are_not_touched(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_files_that_no_stage_wrote_are_not_touched(stage: Stage, tmp_path: Path) -> None:
     for name in ("thesis", "_work"):
         (tmp_path / "stage" / name).mkdir(parents=True)
         before = sorted(tmp_path.rglob("*"))
@@ -223,8 +227,7 @@ def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     require_finished(stage, NEW)
 
 
-def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_a_renewal_may_change_what_it_says_and_no_more(stage: Stage, tmp_path: Path) -> None:
     renew(stage, OLD)
     changes = frozenset({"config"})
     with pytest.raises(UsageError, match="made from other input"):
@@ -235,8 +238,7 @@ def test_a_renewal_may_change_what_it_says_and_no_more(tmp_path: Path) -> None:
     assert len(list((tmp_path / "stage/generations").iterdir())) == 1
 
 
-def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(stage: Stage, tmp_path: Path) -> None:
     renew(stage, OLD)
     before = contents(tmp_path)
     begun(stage.renew(OLD, parent_of(stage), force=True)).abandon()
@@ -245,8 +247,7 @@ def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(tmp_path: Path) -> 
     assert names_of(stage) == ["x", "x"]
 
 
-def test_a_renewal_planned_before_another_is_refused(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_a_renewal_planned_before_another_is_refused(stage: Stage) -> None:
     for identity, later in ((OLD, LATER), (LATER, LAST)):
         parent = parent_of(stage)
         renew(stage, identity)
@@ -254,8 +255,7 @@ def test_a_renewal_planned_before_another_is_refused(tmp_path: Path) -> None:
             stage.renew(later, parent)
 
 
-def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(stage: Stage, tmp_path: Path) -> None:
     renew(stage, OLD)
     before = stage.marker.read_bytes()
     for is_resumed in (False, True):
@@ -272,9 +272,8 @@ def test_an_unfinished_renewal_goes_on_and_that_of_other_input_is_cleared_away(t
     assert files_of(stage) == ["beside", "dataset.json", "files/x", "run.json"]
 
 
-def test_a_stage_that_is_repeated_replaces_its_marker(tmp_path: Path) -> None:
+def test_a_stage_that_is_repeated_replaces_its_marker(stage: Stage) -> None:
     """Readers have the old marker until the new one is there; an unfinished repetition is resumed."""
-    stage = stage_in(open_place(str(tmp_path)))
 
     def is_resumed(identity: dict[str, Any], finishes: bool = True) -> bool:
         with stage.reopen(identity) as run:
@@ -291,8 +290,7 @@ def test_a_stage_that_is_repeated_replaces_its_marker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda data: data.replace(b"x", b"z"), lambda data: data + b" "])
-def test_a_damaged_earlier_marker_is_not_used(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_a_damaged_earlier_marker_is_not_used(change: Callable[[bytes], bytes], stage: Stage, tmp_path: Path) -> None:
     renew(stage, OLD)
     fingerprint = stage.fingerprint()
     renew(stage, LATER)
@@ -316,8 +314,7 @@ def test_a_marker_without_its_fields_is_damaged(make: Callable[[Place], Stage], 
 @pytest.mark.parametrize(
     "damaged", [{"finished": "yesterday"}, {"finished": 3}, {"seconds": "x"}, {"counters": []}, {"command": "x"}]
 )
-def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any], tmp_path: Path) -> None:
-    stage = stage_in(open_place(str(tmp_path)))
+def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any], stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "stage").mkdir()
     for record, known in (({"finished": "2099-01-01", "seconds": 2.5}, True), (damaged, False)):
         (tmp_path / "stage/run.json").write_bytes(json_bytes(record))
