@@ -11,14 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.lib.commands import REPOSITORY, Finished, run, succeeded
+from tests.lib.commands import REPOSITORY, run, succeeded
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
-
-
-def benchmark(name: str, *words: object) -> Finished:
-    return run("python", BENCHMARKS / f"{name}.py", *words)
 
 
 @pytest.fixture
@@ -71,8 +67,8 @@ def test_what_is_missing_is_named_in_one_line(
 def test_the_short_form_leaves_out_what_is_not_installed(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     ways = ("--way", "ringslice", "--way", "opencv", "--way", "img2dataset")
-    words = ("--short", "--usual", 2, "--large", 0, "--repeats", 1, *ways)
-    finished = succeeded(benchmark("normalize", *words, "--peer-python", "/proc/none", "--json", report))
+    words = ("--short", "--usual", 2, "--large", 0, "--repeats", 1, *ways, "--peer-python", "/proc/none")
+    finished = succeeded(run("python", BENCHMARKS / "normalize.py", *words, "--json", report))
     line = "peer: img2dataset (its environment is missing). Install it: make img2dataset."
     assert f"left out: {line}" in finished.stdout
     content = json.loads(report.read_text())

@@ -23,6 +23,10 @@ LABEL = "image/class/label"
 TEXT = "image/class/text"
 KEY = "image/key"
 
+# of the fields of `ImageExample`
+_TEXTS = {"key": KEY, "text": TEXT, "format": FORMAT}
+_NUMBERS = {"label": LABEL, "height": HEIGHT, "width": WIDTH, "channels": CHANNELS}
+
 
 @dataclass(frozen=True)
 class ImageExample:
@@ -48,20 +52,11 @@ def serialize(example: ImageExample) -> bytes:
     """The same example, the same bytes (map entries are sorted by name)."""
     message = _Example()
     feature = message.features.feature
-    for name, value in (
-        (ENCODED, example.encoded),
-        (FORMAT, example.format.encode()),
-        (TEXT, example.text.encode()),
-        (KEY, example.key.encode()),
-    ):
-        feature[name].bytes_list.value.append(value)
-    for name, number in (
-        (HEIGHT, example.height),
-        (WIDTH, example.width),
-        (CHANNELS, example.channels),
-        (LABEL, example.label),
-    ):
-        feature[name].int64_list.value.append(number)
+    feature[ENCODED].bytes_list.value.append(example.encoded)
+    for field, name in _TEXTS.items():
+        feature[name].bytes_list.value.append(getattr(example, field).encode())
+    for field, name in _NUMBERS.items():
+        feature[name].int64_list.value.append(getattr(example, field))
     return bytes(message.SerializeToString(deterministic=True))
 
 
@@ -71,23 +66,9 @@ def parse(data: bytes) -> ImageExample:
     try:
         message.ParseFromString(data)
         feature = message.features.feature
-
-        def text(name: str) -> str:
-            return str(feature[name].bytes_list.value[0].decode())
-
-        def number(name: str) -> int:
-            return int(feature[name].int64_list.value[0])
-
-        return ImageExample(
-            key=text(KEY),
-            label=number(LABEL),
-            text=text(TEXT),
-            format=text(FORMAT),
-            height=number(HEIGHT),
-            width=number(WIDTH),
-            channels=number(CHANNELS),
-            encoded=bytes(feature[ENCODED].bytes_list.value[0]),
-        )
+        texts = {field: feature[name].bytes_list.value[0].decode() for field, name in _TEXTS.items()}
+        numbers = {field: feature[name].int64_list.value[0] for field, name in _NUMBERS.items()}
+        return ImageExample(encoded=feature[ENCODED].bytes_list.value[0], **texts, **numbers)
     except (DecodeError, IndexError, UnicodeDecodeError) as error:
         raise DataError(f"not an example of an image: {error}") from None
 

@@ -6,7 +6,6 @@ Floating-point and 32-bit samples have no range that a file would tell, and are 
 """
 
 import numpy as np
-import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
@@ -16,12 +15,10 @@ from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.images.icc import to_srgb
 from etl.images.pillow_modes import bands, load_known
+from etl.images.resize import Pixels
 from etl.images.result import Reason, Reject
 
-Pixels = npt.NDArray[np.uint8]
-
 GRAY, RGB = "gray", "rgb"
-_MODES = {GRAY: "L", RGB: "RGB"}
 _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
@@ -75,7 +72,7 @@ def _plain_pixels(data: bytes, header: Header, config: NormalizeConfig) -> Pixel
     if len(data) < header.offset + size:
         return Reject(Reason.TRUNCATED, f"{len(data) - header.offset} bytes of pixels, {size} were promised")
     pixels = np.frombuffer(data, np.uint8, size, header.offset).reshape(shape)
-    same = header.components == (1 if config.color == GRAY else 3)
+    same = header.components == config.channels
     return pixels if same else _finish(_as_image(pixels), b"", config)
 
 
@@ -96,7 +93,7 @@ def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, least: Si
         return _decode_by_pillow(data, header, config)
     if space == "CMYK":
         pixels = np.invert(pixels)
-    if not header.profile and space == {GRAY: "GRAY", RGB: "RGB"}[config.color]:
+    if not header.profile and space == config.color.upper():
         return pixels
     return _finish(_as_image(pixels), header.profile, config)
 
@@ -125,7 +122,7 @@ def _decode_by_pillow(data: bytes, header: Header, config: NormalizeConfig) -> P
 
 def _finish(image: Image.Image, profile: bytes, config: NormalizeConfig) -> Pixels:
     """Apply palette, profile and transparency, and convert to the colours of ``config``; by bands, to save memory."""
-    pixels = np.empty((image.height, image.width, 1 if config.color == GRAY else 3), np.uint8)
+    pixels = np.empty((image.height, image.width, config.channels), np.uint8)
     for top, band in bands(image):
         pixels[top : top + band.height] = _finish_band(band, profile, config)
     return pixels
@@ -144,7 +141,7 @@ def _finish_band(image: Image.Image, profile: bytes, config: NormalizeConfig) ->
         canvas = Image.new("RGB", image.size, config.background)
         canvas.paste(image, mask=alpha)
         image = canvas
-    mode = _MODES[config.color]
+    mode = "L" if config.color == GRAY else "RGB"
     if image.mode != mode:
         image = image.convert(mode)
     return np.asarray(image).reshape(image.height, image.width, len(image.getbands()))

@@ -14,13 +14,11 @@ from etl.images.containers.jpeg import is_last_scan
 from etl.images.decode import GRAY, decode, mirrored, upright_size
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
-from etl.images.resize import apply_plan
+from etl.images.resize import Pixels, apply_plan
 from etl.images.result import Normalized, Reason, Reject
 
 MAX_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 SPARE = 2  # a JPEG is decoded to at least so many times its final size, each way
-
-Pixels = npt.NDArray[np.uint8]
 
 
 def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:

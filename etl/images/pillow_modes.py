@@ -79,7 +79,7 @@ def _corrected(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
 
 def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.Image:
     """Take the upper 8 of 12 or 16 bits, inverted for a TIFF whose white is 0, which Pillow does not do."""
-    inverted = format == TIFF and _is_white_zero(image)
+    inverted = format == TIFF and _tags(image).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     transparent = image.info.get("transparency")
     found = Image.new("LA" if isinstance(transparent, int) else "L", image.size)
     for top, band in bands(image):
@@ -144,10 +144,6 @@ def _read_by_libtiff(image: ImageFile.ImageFile) -> None:
         image._setup()  # type: ignore[attr-defined]
     finally:
         TiffImagePlugin.READ_LIBTIFF = before
-
-
-def _is_white_zero(image: ImageFile.ImageFile) -> bool:
-    return _tags(image).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
 
 
 def _tags(image: ImageFile.ImageFile) -> Mapping[int, Any]:

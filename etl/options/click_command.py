@@ -79,11 +79,7 @@ def option_values(options: Sequence[Option], *words: str) -> dict[str, Any]:
 
     Raises click.UsageError.
     """
-
-    def callback() -> None:
-        """The context alone is needed."""
-
-    command: click.Command = click.command()(add_options(*options)(callback))
+    command: click.Command = click.command()(add_options(*options)(lambda: None))
     return command.make_context("", list(words)).params
 
 

@@ -91,34 +91,29 @@ class PackPlan:
     images: tuple[SourceImage, ...]
 
 
-def pack_name(number: int) -> str:
-    """Return the name of a pack by its number."""
-    return f"pack-{number:05d}"
+def _plan(batches: Iterable[Sequence[SourceImage]], first: int) -> Iterator[PackPlan]:
+    """Packs of these images, numbered from ``first`` on."""
+    return (PackPlan(f"pack-{number:05d}", tuple(batch)) for number, batch in enumerate(batches, first))
 
 
-def plan_packs(images: Iterable[SourceImage], pack_bytes: int, first: int = 0) -> Iterator[PackPlan]:
-    """Deal ``images``, in order, to packs of about ``pack_bytes`` and at most `MAX_IMAGES`; none is empty.
-
-    They are numbered from ``first`` on.
-    """
-    number, batch, size = first, list[SourceImage](), 0
+def _by_size(images: Iterable[SourceImage], pack_bytes: int) -> Iterator[list[SourceImage]]:
+    """The images, in order, in batches of about ``pack_bytes`` and at most `MAX_IMAGES`; none is empty."""
+    batch, size = list[SourceImage](), 0
     for image in images:
         if len(batch) == MAX_IMAGES or (batch and size + image.size_bytes > pack_bytes):
-            yield PackPlan(pack_name(number), tuple(batch))
-            number, batch, size = number + 1, [], 0
+            yield batch
+            batch, size = [], 0
         batch.append(image)
         size += image.size_bytes
     if batch:
-        yield PackPlan(pack_name(number), tuple(batch))
+        yield batch
 
 
-def plan_files(images: Iterable[SourceImage], first: int = 0) -> Iterator[PackPlan]:
-    """The images of each file of a source, which come one after the other, as packs of at most `MAX_IMAGES`."""
-    number = first
+def _by_file(images: Iterable[SourceImage]) -> Iterator[list[SourceImage]]:
+    """The images of each file of a source, which come one after the other, in batches of at most `MAX_IMAGES`."""
     for _, run in groupby(images, lambda image: image.position[0]):
-        while batch := tuple(islice(run, MAX_IMAGES)):
-            yield PackPlan(pack_name(number), batch)
-            number += 1
+        while batch := list(islice(run, MAX_IMAGES)):
+            yield batch
 
 
 # Makes the pack of a plan from the contents of its images; yields after each, and returns rows and facts.
@@ -145,7 +140,7 @@ def copy_to_packs(
             tar.finish()
         return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
 
-    plans = plan_packs(images, pack_bytes, first)
+    plans = _plan(_by_size(images, pack_bytes), first)
     runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
     return _make_packs(run, source, [list(group) for _, group in runs], copy_pack, at_once)
 
@@ -171,7 +166,7 @@ def list_in_place(
         facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
         return rows, facts | ({"column": file.column} if file.column else {})
 
-    runs = [list(group) for _, group in groupby(plan_files(images, first), _file_of)]
+    runs = [list(group) for _, group in groupby(_plan(_by_file(images), first), _file_of)]
     return _make_packs(run, source, runs, list_pack, at_once)
 
 

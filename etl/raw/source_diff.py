@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.packs import NO_COPY, Removed, content_sha256, list_place
+from etl.raw.packs import NO_COPY, Mask, Removed, content_sha256, list_place
 from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
@@ -29,7 +29,6 @@ VERSIONS_FILE = "versions.parquet"
 NO_IMAGE = -1
 
 Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _COLUMNS = ["key", "label", "split", "size", "sha256", "columns"]
 _REWRITTEN = "files were written again since they were packed; comparing their contents with the packs"

@@ -12,11 +12,11 @@ from etl.sources.base import (
     MAX_WHOLE_BYTES,
     Content,
     LargeFile,
-    NotInPlaceError,
     Source,
     SourceImage,
     SourceOptions,
     change_error,
+    in_place_error,
     reject_duplicates,
 )
 from etl.sources.fields import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, number_labels, split_of
@@ -60,10 +60,10 @@ class ArchiveSource(Source):
         reject_duplicates(keys, lambda image: str(self._archives[self.images[image].position[0]].file))
 
     def large_files(self) -> list[LargeFile]:
-        """Return the archives. Raises NotInPlaceError if one is compressed."""
+        """Return the archives. Raises UsageError if one is compressed."""
         for archive in self._archives:
             if archive.is_compressed:
-                raise NotInPlaceError(f"{archive.file} is compressed")
+                raise in_place_error(f"{archive.file} is compressed")
         return [LargeFile(archive.file) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:

@@ -62,13 +62,6 @@ class SourceOptions:
         return {name: getattr(self, name) for name in _DECIDING} | {"classes": self.classes and list(self.classes)}
 
 
-class NotInPlaceError(UsageError):
-    """The images of this source cannot be left where they are."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"--in-place is for plain tar files and Parquet files, but {reason}; leave it out")
-
-
 @dataclass(frozen=True)
 class LargeFile:
     """A tar file, or a Parquet file with images in ``column``; a position in it is an offset, or a row."""
@@ -92,9 +85,9 @@ class Source(ABC):
     def large_files(self) -> list[LargeFile]:
         """The files that contain the images, by the numbers in their positions.
 
-        Raises NotInPlaceError if images cannot be read from where they are.
+        Raises UsageError if images cannot be read from where they are.
         """
-        raise NotInPlaceError(f"the images are {self.images_are}")
+        raise in_place_error(f"the images are {self.images_are}")
 
     @abstractmethod
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
@@ -108,6 +101,10 @@ class Source(ABC):
 def change_error(file: Place) -> DataError:
     """The error if a file of the source is not what it was when it was listed."""
     return DataError(f"{file} changed while it was read; run again when nobody writes there")
+
+
+def in_place_error(reason: str) -> UsageError:
+    return UsageError(f"--in-place is for plain tar files and Parquet files, but {reason}; leave it out")
 
 
 def reject_unsupported_options(options: SourceOptions, source: type[Source], place: Place) -> None:

@@ -8,7 +8,7 @@ from pyarrow import fs
 from etl.errors import UsageError
 from etl.sources.archive import ArchiveSource
 from etl.sources.base import Source, SourceOptions, reject_unsupported_options
-from etl.sources.fields import ARCHIVE_NAMES, LIST_NAMES, PARQUET_NAMES, is_description, is_visible
+from etl.sources.fields import ARCHIVE_NAMES, DESCRIPTION_NAMES, LIST_NAMES, PARQUET_NAMES, is_visible
 from etl.sources.file_list import ListSource
 from etl.sources.folder import FolderSource, walk
 from etl.sources.idx import IDX_IMAGES, IdxSource
@@ -74,7 +74,7 @@ def _large_files(place: Place) -> tuple[_LargeFiles | None, list[Place]]:
     """
     found: dict[re.Pattern[str], list[Place]] = {}
     for path, info in walk(place):
-        if not is_visible(path) or is_description(info.base_name):
+        if not is_visible(path) or DESCRIPTION_NAMES.search(info.base_name):
             continue
         names = _kind_of(info.base_name)
         if names is None:

@@ -42,7 +42,6 @@ class FolderSource(Source):
         files = list(walk(place, links))
         where = f"a file in {place}"
         located = [(self._locate(path, where), info) for path, info in files]
-        # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
         found = [(found, info) for found, info in located if found is not None and info.size is not None]
         self.skipped = len(files) - len(found)
         if not found:
@@ -206,9 +205,12 @@ def walk(
             links.check(folder / name)
     for info in folder.children():
         path = f"{prefix}{info.base_name}"
-        if info.type == fs.FileType.Directory and info.base_name not in hidden:
+        if hidden and info.base_name in hidden:
+            continue
+        # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
+        if info.size is None and info.type == fs.FileType.Directory:
             yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
-        elif info.base_name not in hidden:
+        else:
             yield path, info
 
 

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow
 
@@ -42,6 +43,7 @@ class OutputFile:
     stream: pyarrow.NativeFile
     size_bytes: int = 0
     won: bool = False
+    closed: ClassVar[bool] = False  # `pyarrow.PythonFile` asks for it
 
     def __post_init__(self) -> None:
         self._digest = hashlib.sha256()

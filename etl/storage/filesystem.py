@@ -100,13 +100,7 @@ class LocalFilesystem(Filesystem):
     """Files of this machine."""
 
     scheme = "file"
-
-    def __init__(self) -> None:
-        self._arrow = fs.LocalFileSystem()
-
-    @property
-    def arrow(self) -> fs.FileSystem:
-        return self._arrow
+    arrow: fs.FileSystem = fs.LocalFileSystem()
 
     def uri(self, path: str) -> str:
         return path
@@ -114,7 +108,7 @@ class LocalFilesystem(Filesystem):
     def open_new(self, path: str) -> pyarrow.NativeFile:
         """Make the file by O_EXCL, then open it."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        return self._arrow.open_output_stream(path, compression=None, buffer_size=WRITE_BUFFER_BYTES)
+        return self.arrow.open_output_stream(path, compression=None, buffer_size=WRITE_BUFFER_BYTES)
 
     def sync(self, path: str) -> None:
         """Sync by fsync."""
@@ -138,7 +132,7 @@ class LocalFilesystem(Filesystem):
         while above != "/" and not os.path.lexists(above):
             above = os.path.dirname(above)
             made.append(above)
-        self._arrow.create_dir(path, recursive=True)
+        self.arrow.create_dir(path, recursive=True)
         for each in made:
             self.sync_folder(each)
 

@@ -110,11 +110,9 @@ def explain_failure(error: Exception, text: str, place: str, address: str) -> OS
     if matched := _RPC.match(text):
         text = f"{matched['java']}: {matched['message']}".split("\\n")[0].replace('\\"', '"')
     line = text.splitlines()[0] if text else type(error).__name__
-    for rule in _RULES:
-        if found := re.search(rule.pattern, text, re.IGNORECASE):
-            facts = {"place": place, "address": address, "reason": _JARGON.sub("", line), "names": _names_of_site()}
-            return HdfsFailure(rule.message.format(**facts, **found.groupdict()), rule.is_transient)
-    raise AssertionError("the last rule matches all")
+    rule, found = next((rule, found) for rule in _RULES if (found := re.search(rule.pattern, text, re.IGNORECASE)))
+    facts = {"place": place, "address": address, "reason": _JARGON.sub("", line), "names": _names_of_site()}
+    return HdfsFailure(rule.message.format(**facts, **found.groupdict()), rule.is_transient)
 
 
 def _names_of_site() -> str:

@@ -116,14 +116,8 @@ class Place:
 
     def sha256(self) -> str:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
-        digest = hashlib.sha256()
-        with (
-            self.filesystem.explaining(self.path),
-            self.filesystem.arrow.open_input_stream(self.path, compression=None) as stream,
-        ):
-            while chunk := stream.read_buffer(READ_BUFFER_BYTES):
-                digest.update(chunk)
-        return digest.hexdigest()
+        with self.filesystem.explaining(self.path), self.open_stream() as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def make_folder(self) -> "Place":
         """Make this folder, with those above it; it may exist. Returns this place."""

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from etl.images.result import Reason, Reject
 
@@ -70,14 +69,6 @@ class JpegSegments:
             self.bare = self.bare and marker == _APP14  # Adobe's has the colour space
 
 
-class _Segment(NamedTuple):
-    """``start`` is the offset of its marker, ``end`` that of what follows it."""
-
-    marker: int
-    start: int
-    end: int
-
-
 def read_segments(data: bytes) -> JpegSegments | Reject:
     """Read the segments of a JPEG file up to its first scan."""
     found, position, segments = JpegSegments(), len(SIGNATURE) - 1, 0
@@ -116,8 +107,11 @@ def without_gaps(data: bytes) -> bytes:
     return b"".join([*kept, data[position:]])
 
 
-def _walk(data: bytes) -> Iterator[_Segment]:
-    """Yield up to `MAX_SEGMENTS` segments, to SOS or EOI; bytes between them are skipped, as by libjpeg."""
+def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, its offset, the offset of what follows) of up to `MAX_SEGMENTS` segments, to SOS or EOI.
+
+    Bytes between segments are skipped, as by libjpeg.
+    """
     position = len(SIGNATURE) - 1
     for _ in range(MAX_SEGMENTS):
         found = _MARKER.search(data, position)
@@ -125,12 +119,12 @@ def _walk(data: bytes) -> Iterator[_Segment]:
             return
         start, marker = found.start(), data[found.start() + 1]
         if marker in (_SOS, _EOI):
-            yield _Segment(marker, start, start + 2)
+            yield marker, start, start + 2
             return
         if start + 4 > len(data):
             return
         position = start + 2 + int.from_bytes(data[start + 2 : start + 4])
-        yield _Segment(marker, start, position)
+        yield marker, start, position
 
 
 def is_last_scan(data: bytes, scan: int) -> bool:

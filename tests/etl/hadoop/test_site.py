@@ -42,15 +42,10 @@ VALUES = PLAIN | {name: texts[0] for name, texts in VARIABLES.items()}
 RESOLVED = {name: texts[-1] for name, texts in VARIABLES.items()}
 
 
-@pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSLICE_SET", "yes")
     monkeypatch.setenv("RINGSLICE_EMPTY", "")
     monkeypatch.delenv("RINGSLICE_UNSET", raising=False)
-
-
-@pytest.mark.usefixtures("variables")
-def test_variables_are_resolved() -> None:
     assert {name: resolve(VALUES)[name] for name in RESOLVED} == RESOLVED
 
 

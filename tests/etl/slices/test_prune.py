@@ -21,34 +21,26 @@ pytestmark = pytest.mark.integration  # images that are none are decoded by a pr
 NIGHTS = 4
 
 
-def add_images(source: Path, night: int) -> None:
-    """Night after night some images are new and most of the first pack's go, so that packs are dropped."""
-    for label in "ab":
-        (source / label).mkdir(parents=True, exist_ok=True)
-        for path in sorted((source / label).iterdir())[: 6 * bool(night)]:
-            path.unlink()
-        for number in range(12):
-            image = some_png(ord(label) * 1000 + night * 100 + number, 9, 3)
-            (source / label / f"{night}-{number:03d}.png").write_bytes(image)
-        (source / label / f"{night}-bad.png").write_bytes(b"bad")
-
-
-def make_night(source: Path, root: Path, night: int) -> None:
-    add_images(source, night)
-    ingest_here(source, root, pack_size="3000", max_removed="1.0")
-    normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 1)
-    shard_here(root, "--name", f"night-{night}", "--workers", 1, "--slices", 1)
-    verified = root / "verified" / f"night-{night}"
-    verified.mkdir(parents=True)
-    (verified / "verification.json").write_text("{}")
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Night after night some images are new and most of the first pack's go, so that packs are dropped."""
     folder = tmp_path_factory.mktemp("nights")
+    source, root = folder / "source", folder / "root"
     for night in range(NIGHTS):
-        make_night(folder / "source", folder / "root", night)
-    return folder / "root"
+        for label in "ab":
+            (source / label).mkdir(parents=True, exist_ok=True)
+            for path in sorted((source / label).iterdir())[: 6 * bool(night)]:
+                path.unlink()
+            for number in range(12):
+                image = some_png(ord(label) * 1000 + night * 100 + number, 9, 3)
+                (source / label / f"{night}-{number:03d}.png").write_bytes(image)
+            (source / label / f"{night}-bad.png").write_bytes(b"bad")
+        ingest_here(source, root, pack_size="3000", max_removed="1.0")
+        normalize_here(root, "--size", 8, "--format", "png", "--max-rejects", 1)
+        shard_here(root, "--name", f"night-{night}", "--workers", 1, "--slices", 1)
+        (root / f"verified/night-{night}").mkdir(parents=True)
+        (root / f"verified/night-{night}/verification.json").write_text("{}")
+    return root
 
 
 @pytest.fixture
@@ -193,13 +185,9 @@ def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureF
 
 def test_the_command(root: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        failed(
-            ringslice_here("prune", folder, "--keep", 1),
-            2,
-            f"{folder} is not the root of a dataset (no raw, no slices)",
-        )
+        line = f"{folder} is not the root of a dataset (no raw, no slices)"
+        failed(ringslice_here("prune", folder, "--keep", 1), 2, line)
     failed(ringslice_here("prune", root), 2, "give --keep N")
-    failed(ringslice_here("prune", root, "--keep", 0), 2, "0 is not in the range x>=1")
     planned = json.loads(succeeded(ringslice_here("prune", root, "--keep", 3, "--dry-run", "--json")).stdout)
     assert list(planned["removed_slices"]) == ["night-0"]
     assert "night-0" in succeeded(ringslice_here("prune", root, "--keep", 3)).stdout

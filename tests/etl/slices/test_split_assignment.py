@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from etl.errors import DataError, UsageError
 from etl.formats import schemas
 from etl.partition.config import SPLIT_NAMES, ShardConfig
-from etl.slices.group_assignment import GroupConflict, assign_by_group, split_of_group
+from etl.slices.group_assignment import GroupConflict, split_of_group
 from etl.slices.history import SplitHistory
-from etl.slices.images import COLUMNS, LEFT_OUT, Images, Rules
+from etl.slices.images import COLUMNS, LEFT_OUT, Rules
 from etl.slices.split_assignment import SplitAssignment, assign_splits
 
 SHARES: dict[str, Fraction | int | None] = {
@@ -276,22 +276,7 @@ def test_images_without_a_group_and_strangers_are_refused() -> None:
 
 
 def test_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
-    number = 100_000
-    free, nowhere = np.full(number, -1, dtype=np.int8), np.full(number, -1, dtype=np.int64)
-    images = Images(
-        sizes=[number],
-        keys=pa.chunked_array([[]], pa.string()),
-        removed=[],
-        live=np.ones(number, dtype=bool),
-        labels=np.zeros(number, dtype=np.int64),
-        own=free,
-        by_key=free,
-        by_content=free,
-        places=nowhere,
-        contents=nowhere,
-        clusters=np.zeros(number, dtype=np.int64),
-        groups=np.arange(number),
-        group_names=[f"p{each}" for each in range(number)],
-    )
-    assigned, of_group = assign_by_group(images, {}, {"train": Fraction(1, 2), "test": Fraction(1, 2)}, 0)
-    assert len(set(of_group.tolist())) == len(set(assigned.tolist())) == 1
+    keys = [f"{number}" for number in range(50_000)]
+    contents: dict[str, Any] = dict.fromkeys(keys, "placeholder")
+    assigned = assign_splits(grouped(), [part(keys, {key: f"p{key}" for key in keys}, **contents)])
+    assert len(set(assigned.groups.values())) == len(set(assigned.splits[0].tolist())) == 1

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,6 @@ from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.pictures.base import save
 
 SLICE = "slices/default/train/train-00001-of-00002"
-Damage = Callable[[Path], None]
-
-
-def make_slices(source: Path, root: Path, kind: str, *words: object, columns: str | None = None) -> None:
-    ingest_here(source, root, pack_size="2KB", columns=columns)
-    normalize_here(root, "--size", 8, "--format", kind)
-    shard_here(root, "--workers", 2, *words)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +38,9 @@ def raw_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_bytes(save(generator.integers(0, 256, (9, 12, 3), dtype=np.uint8), "PNG"))
     columns = source.parent / "columns.csv"
     columns.write_text("key,patient\n" + "".join(f"left/{n:02d}.png,p{n // 4}\n" for n in range(0, 30, 2)))
-    make_slices(source, root, "raw", columns=str(columns))
+    ingest_here(source, root, pack_size="2KB", columns=str(columns))
+    normalize_here(root, "--size", 8, "--format", "raw")
+    shard_here(root, "--workers", 2)
     return root
 
 
@@ -111,10 +107,6 @@ def test_a_part_can_be_inspected(raw_root: Path) -> None:
         file.find("nope")
 
 
-def cut(root: Path, name: str, size: int) -> None:
-    (root / name).write_bytes((root / name).read_bytes()[:size])
-
-
 def swap(root: Path) -> None:
     """Put the other slice in the place of this one."""
     for ending in ("tfrecord", "idx"):
@@ -125,13 +117,13 @@ def swap(root: Path) -> None:
     ("damage", "line"),
     [
         (lambda root: flip_bit(root / f"{SLICE}.tfrecord", 40), "wrong CRC of the data at offset 0"),
-        (lambda root: cut(root, f"{SLICE}.tfrecord", 30), "ends within the record at offset 0"),
+        (lambda root: os.truncate(root / f"{SLICE}.tfrecord", 30), "ends within the record at offset 0"),
         (lambda root: (root / f"{SLICE}.tfrecord").unlink(), r"\.tfrecord is missing"),
         (swap, "at offset|of examples.parquet"),
         (lambda root: flip_bit(root / "slices/default/manifest.json", 1500), "edited or damaged"),
     ],
 )
-def test_damage_is_reported_with_a_remedy(damage: Damage, line: str, root: Path) -> None:
+def test_damage_is_reported_with_a_remedy(damage: Callable[[Path], None], line: str, root: Path) -> None:
     """Of the bytes of one record, and of what leads to it; whole slices are those of `verify`."""
     damage(root)
     with pytest.raises(DataError, match=line) as raised:
@@ -140,29 +132,23 @@ def test_damage_is_reported_with_a_remedy(damage: Damage, line: str, root: Path)
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
-def test_wrong_use_gets_one_line(raw_root: Path) -> None:
-    for words, line in (("--key a --index 1", "give either --index or --key"), ("--save x.png", "with --save")):
-        failed(ringslice_here("inspect", raw_root / SLICE, *words.split()), 2, line)
-
-
 @pytest.mark.parametrize(
-    ("path", "asked", "line"),
+    ("words", "line"),
     [
-        ("ROOT/slices/default/train/train-00009-of-00002", (), "has no slice train/train-00009-of-00002"),
-        ("ROOT/raw/packs/pack-00000.tar", (), "is not a slice"),
-        ("TMP/nothing", (), r"is not a slice: there is no manifest\.json above it"),
-        ("SLICE", (99,), "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
-        ("SLICE", (None, "nope"), "has no example with the key 'nope'"),
-        ("SLICE", (0, None, "TMP/missing/x.png"), "no such folder"),
+        ("ROOT/slices/default/train/train-00009-of-00002", "has no slice train/train-00009-of-00002"),
+        ("ROOT/raw/packs/pack-00000.tar", "is not a slice"),
+        ("TMP/nothing", "is not a slice: there is no manifest.json above it"),
+        ("SLICE --index 99", "out of range: slice train/train-00001-of-00002 has 12 examples, 0 to 11"),
+        ("SLICE --key nope", "has no example with the key 'nope'"),
+        ("SLICE --key a --index 1", "give either --index or --key"),
+        ("SLICE --save TMP/x.png", "with --save"),
+        ("SLICE --index 0 --save TMP/missing/x.png", "no such folder"),
     ],
 )
-def test_what_is_not_there(path: str, asked: tuple[Any, ...], line: str, raw_root: Path, tmp_path: Path) -> None:
-    def placed(text: str) -> str:
-        return text.replace("SLICE", f"ROOT/{SLICE}").replace("ROOT", str(raw_root)).replace("TMP", str(tmp_path))
-
-    index, key, save = (*asked, None, None, None)[:3]
-    with pytest.raises(UsageError, match=line):
-        inspect_slice(placed(path), index, key, (save and placed(save), False), as_json=True)
+def test_what_is_not_there(words: str, line: str, raw_root: Path, tmp_path: Path) -> None:
+    places = words.replace("SLICE", f"ROOT/{SLICE}").split()
+    placed = [word.replace("ROOT", str(raw_root)).replace("TMP", str(tmp_path)) for word in places]
+    failed(ringslice_here("inspect", *placed), 2, line)
     assert not list(tmp_path.iterdir())
 
 
@@ -185,7 +171,10 @@ def test_the_image_is_saved(raw_root: Path, digits_root: Path, tmp_path: Path) -
         assert word in shown.stdout
 
 
-def test_a_missing_origin_is_reported(root: Path) -> None:
+def test_a_missing_origin_is_reported(root: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(root / "slices/default", tmp_path / "copied")
+    outside = inspect_example(open_record_file(str(copied / "train/train-00001-of-00002")), 1)
+    assert outside["origin"] == {"unknown": "these slices lie outside of their dataset"}
     file = open_record_file(str(root / SLICE))
     for path in (root / "normalized/parts").glob("*.parquet"):
         table = pq.read_table(path)
@@ -203,9 +192,3 @@ def test_a_missing_origin_is_reported(root: Path) -> None:
         origin = inspect_example(file, 0)["origin"]
         assert origin.keys() == known
         assert "is not there any more" in origin["unknown"]
-
-
-def test_slices_that_were_copied_away(raw_root: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(raw_root / "slices/default", tmp_path / "copied")
-    file = open_record_file(str(copied / "train/train-00001-of-00002"))
-    assert inspect_example(file, 1)["origin"] == {"unknown": "these slices lie outside of their dataset"}

@@ -114,13 +114,10 @@ def test_the_least_recently_used_go_first(originals: Place, make_cache: CacheMak
     with pytest.raises(CacheFull):  # all were used since it was opened: what goes now would be wanted again
         cache.fetch(originals, SLICES[7])
     assert held(cache) == [0, 5, 6]
-
-
-def test_a_lower_limit_holds_at_once(originals: Place, make_cache: CacheMaker) -> None:
-    fill(make_cache(5), originals, 5)
-    cache = make_cache(2)
-    cache.fetch_ahead(originals, SLICES[3:5])
-    wait_until(lambda: held(cache) == [3, 4])
+    age(cache, 0, 100)
+    lower = make_cache(2)  # a lower limit holds at once
+    lower.fetch_ahead(originals, SLICES[5:7])
+    wait_until(lambda: held(lower) == [5, 6])
 
 
 def test_what_is_read_stays(originals: Place, make_cache: CacheMaker) -> None:
@@ -182,16 +179,20 @@ def test_an_original_that_is_not_as_recorded_is_not_kept(
     assert not parts(cache._files.path)
 
 
-def test_what_a_process_left_that_was_killed_is_removed(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
+def test_what_a_killed_process_left_is_removed_and_files_of_others_stay(
+    originals: Place, make_cache: CacheMaker, folder: Path
+) -> None:
     """A part that nobody writes any more does not count, and is not taken for the slice."""
+    others = {"mine.tfrecord", "mine.part"}
     folder.mkdir()
-    for each in SLICES[:2]:
-        (folder / f"{each.sha256}.part").write_bytes(bytes(SIZE))
+    for name in (*others, *(f"{each.sha256}.part" for each in SLICES[:2])):
+        (folder / name).write_bytes(bytes(SIZE))
+        os.utime(folder / name, (0, 0))
     cache = make_cache(1)
     assert cache.place_of(SLICES[0]) is None
     cache.fetch(originals, SLICES[0])
     assert read(cache.place_of(SLICES[0])) == content(0)
-    assert not parts(folder)
+    assert {path.name for path in folder.iterdir()} == {*others, f"{SLICES[0].sha256}.tfrecord", "lock"}
 
 
 def test_a_disk_may_take_less_than_was_given(originals: Place, make_cache: CacheMaker) -> None:
@@ -199,18 +200,6 @@ def test_a_disk_may_take_less_than_was_given(originals: Place, make_cache: Cache
     with mock.patch("os.write", lambda descriptor, data: write(descriptor, data[: SIZE // 3])):
         cache.fetch(originals, SLICES[0])
     assert read(cache.place_of(SLICES[0])) == content(0)
-
-
-def test_files_of_others_stay(originals: Place, make_cache: CacheMaker, folder: Path) -> None:
-    folder.mkdir()
-    others = [folder / name for name in ("mine.tfrecord", "mine.part")]
-    for path in others:
-        path.write_bytes(bytes(SIZE))
-        os.utime(path, (0, 0))
-    cache = make_cache(1)
-    cache.fetch(originals, SLICES[0])
-    assert held(cache) == [0]
-    assert all(path.exists() for path in others)
 
 
 def test_a_name_that_is_no_hash_is_refused(originals: Place, make_cache: CacheMaker) -> None:
@@ -268,13 +257,7 @@ def test_two_caches_do_not_copy_the_same_at_once(originals: Place, make_cache: C
     assert held(second) == [0, 2]
 
 
-def start(function: Callable[..., None], *arguments: object) -> "subprocess.Popen[bytes]":
-    """Call a function of this module in a process of its own."""
-    words = [sys.executable, "-c", f"from {__name__} import *; {function.__name__}{tuple(map(str, arguments))}"]
-    return subprocess.Popen(words, cwd=REPOSITORY, stderr=subprocess.PIPE)
-
-
-def use_for_ever(originals: str, folder: str, seed: str) -> None:
+def use_for_ever(originals: str, folder: str, seed: int) -> None:
     choose = random.Random(seed)
     while True:
         cache = SliceCache(Path(folder), 3 * SIZE)
@@ -303,9 +286,12 @@ def test_several_jobs_share_a_folder(originals: Place, folder: Path) -> None:
         return len(seen) == len(SLICES)
 
     with ExitStack() as ends:
-        users = [ends.enter_context(start(use_for_ever, originals.path, folder, seed)) for seed in range(3)]
-        for user in users:
-            ends.callback(user.kill)
+        users = []
+        for seed in range(3):
+            script = f"from {__name__} import *; use_for_ever({originals.path!r}, {str(folder)!r}, {seed})"
+            words = [sys.executable, "-c", script]
+            users.append(ends.enter_context(subprocess.Popen(words, cwd=REPOSITORY, stderr=subprocess.PIPE)))
+            ends.callback(users[-1].kill)
         for user in users:  # one after the other is killed
             seen.clear()
             wait_until(all_were_there)

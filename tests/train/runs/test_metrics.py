@@ -51,11 +51,6 @@ def test_a_line_is_of_all_ranks() -> None:
     assert line["own_s"]["max"] == pytest.approx(3600.45)
 
 
-def test_the_progress_counts_the_examples_that_steps_had() -> None:
-    assert ", 40 images/s (" in describe_steps([measured(1), measured(2)], 2)
-    assert describe_steps([], 2) == ""
-
-
 def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:
     step = StepOfRank.of(7, 0.1, (math.nan, 0, 8), (0.5, -10.0, 0.5, 2.0), now())
     (line,) = lines_of([step])
@@ -68,6 +63,8 @@ def test_a_clock_that_is_set_back_and_a_loss_that_is_not_finite() -> None:
 
 def test_sums_and_shares_of_steps() -> None:
     assert lines_of([measured(1, examples=0)])[0]["loss"] == 0
+    assert ", 40 images/s (" in describe_steps([measured(1), measured(2)], 2)
+    assert describe_steps([], 2) == ""
     steps = [measured(1), measured(2, step_s=0.6)]
     assert shares(steps) == pytest.approx({"input": 0.2, "all-reduce": 0.1, "compute": 0.4})
     assert shares([]) == {"input": 0, "all-reduce": 0, "compute": 0}

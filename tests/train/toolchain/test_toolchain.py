@@ -72,11 +72,8 @@ def test_folders_of_variables_precede_the_usual_ones(tmp_path: Path) -> None:
     ):
         found = find_home("bin/nvcc", "CUDA_HOME", usual, variables)
         assert found == (home and Path(home))
-
-
-def test_a_variable_that_names_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingError, match=rf"\$CUDA_HOME is {tmp_path}, which has no bin/nvcc; correct it, or unset"):
-        find_home("bin/nvcc", "CUDA_HOME", (), {"CUDA_HOME": str(tmp_path)})
+    with pytest.raises(MissingError, match=rf"\$CUDA_HOME is {absent}, which has no bin/nvcc; correct it, or unset"):
+        find_home("bin/nvcc", "CUDA_HOME", (), {"CUDA_HOME": absent})
 
 
 def test_settings_name_both_and_link_nccl_shared(tmp_path: Path) -> None:
@@ -84,11 +81,9 @@ def test_settings_name_both_and_link_nccl_shared(tmp_path: Path) -> None:
         "CUDA_HOME": home_of(tmp_path / "cuda", "bin/nvcc"),
         "NCCL_HOME": home_of(tmp_path / "nccl", "include/nccl.h"),
     }
-    settings = gpu_settings(tmp_path, tmp_path, homes)
-    assert settings["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-    assert settings["HOROVOD_NCCL_LINK"] == "SHARED"
-    assert settings["HOROVOD_CUDA_HOME"] == homes["CUDA_HOME"]
-    assert settings["HOROVOD_NCCL_HOME"] == homes["NCCL_HOME"]
+    expected = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
+    expected |= {f"HOROVOD_{name}": home for name, home in homes.items()}
+    assert expected.items() <= gpu_settings(tmp_path, tmp_path, homes).items()
 
 
 def test_packaged_nccl_has_the_linkers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
