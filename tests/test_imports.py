@@ -162,9 +162,8 @@ IN_AIRFLOW = {"airflow", "ringslice_airflow", "fastapi"}  # which its api-server
 
 def test_the_dags_import_airflow_and_the_standard_library_only() -> None:
     for path in (REPOSITORY / "airflow_dags").glob("*.py"):
-        nodes = [
-            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
+        every = ast.walk(ast.parse(path.read_text()))
+        nodes = [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
         names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]
         assert {str(name).split(".")[0] for name in names} - sys.stdlib_module_names <= IN_AIRFLOW
 
@@ -220,6 +219,5 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 def test_a_cache_at_a_relative_path_is_found_from_any_folder() -> None:
     rule = "show: ; @echo $(AIRFLOW_CACHED) $(TORCH_CACHED)"
     shown = succeeded(run("make", "--eval", rule, "show", "CACHE=some/cache")).stdout.split()
-    assert [path.rpartition("-")[0] for path in shown] == [
-        str(REPOSITORY / "some/cache" / name) for name in ("airflow", "torch")
-    ]
+    folder = REPOSITORY / "some/cache"
+    assert [path.rpartition("-")[0] for path in shown] == [f"{folder}/airflow", f"{folder}/torch"]

@@ -141,9 +141,7 @@ def test_the_column_of_images(here: Place) -> None:
     assert list(source.read_all(source.images)) == [b"m0", b"m1"]
     lines = ("no column label with image bytes (--image-column)", "label (int64)")
     refused(here, UsageError, *lines, image_column="label")
-    refused(
-        here, UsageError, "the column mask of", "keys are text or integers", image_column="image", key_column="mask"
-    )
+    refused(here, UsageError, "mask of", "keys are text or integers", image_column="image", key_column="mask")
     write_parquet(here / "a.parquet", table.drop_columns("image").append_column("url", pa.array(["x", "y"])))
     refused(here, UsageError, "no column with image bytes", "label (int64), url (string)", "'bytes' of a struct")
     write_parquet(here / "a.parquet", table.rename_columns(["image", "class"]))

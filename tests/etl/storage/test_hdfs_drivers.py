@@ -121,9 +121,8 @@ def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_
         print(open_place(sys.argv[2]).read_bytes().decode())
         """
     places = (f"hdfs://pair{hdfs_root.path}", f"hdfs://{hdfs_root.path}/file")
-    assert run_python(script, *places, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}) == (
-        "by a nameservice\n"
-    )
+    variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
+    assert run_python(script, *places, **variables) == "by a nameservice\n"
 
 
 @by_driver
@@ -143,10 +142,9 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
         publish_bytes(root / "folder" / "below" / "file", root, b"x")
         print(root.uri)
         """
+    variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
     with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
-        printed = run_python(
-            script, f"hdfs://{hdfs_root.path}", **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
-        )
+        printed = run_python(script, f"hdfs://{hdfs_root.path}", **variables)
     assert printed == f"hdfs://{host}:8020{hdfs_root.path}\n"
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}

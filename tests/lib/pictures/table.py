@@ -149,10 +149,8 @@ def _pngs() -> Iterator[Picture]:
     yield from rejects(files, "broken")
     files = {"png-zero-width": with_parts(header(0, HEIGHT, 8, RGB))}
     yield from rejects(files, "broken", "too-small")
-    files = {
-        "png-rows-missing": with_parts(data=chunk(b"IDAT", zlib.compress(b"\0" * 600))),
-        "png-without-data": with_parts(data=b""),
-    }
+    few_rows = chunk(b"IDAT", zlib.compress(b"\0" * 600))
+    files = {"png-rows-missing": with_parts(data=few_rows), "png-without-data": with_parts(data=b"")}
     yield from rejects(files, "truncated", "broken")
     files = {"png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5))}
     yield from rejects(files, "broken", "unsupported")
