@@ -104,9 +104,16 @@ def test_an_interrupted_run_goes_on_if_it_is_the_same(
     assert not (root / "raw/dataset.json").exists()
     made = {path: path.stat().st_mtime_ns for path in (root / "raw/packs").glob("*.parquet")}
     assert made or at_once > 1
-    run(source, root)
+    is_same = pack_bytes == 2000
+    most = 23 if made and is_same else 24  # images that are read: not those of packs that are there
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderSource, "read_all", interrupted_after(most, FolderSource.read_all))
+        try:
+            run(source, root)
+        except KeyboardInterrupt:
+            pytest.fail("images of packs that are there are read again")
     kept = {path for path in made if path.exists() and path.stat().st_mtime_ns == made[path]}
-    assert kept == (made.keys() if pack_bytes == 2000 else set())
+    assert kept == (made.keys() if is_same else set())
     assert contents(root, "run.json") == contents(tmp_path / "whole", "run.json")
 
 

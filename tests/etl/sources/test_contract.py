@@ -94,6 +94,7 @@ def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
     chosen = open_source(place, SourceOptions(label_column="age", split_column="fold"))
     assert [chosen.classes[each.label] for each in chosen.images] == ["30", "31"]
     assert [each.split for each in chosen.images] == ["test", "validation"]
+    assert dict(chosen.images[0].columns or ()) == {"label": "10", "patient": "p1", "split": "Val"}
 
 
 @each_format
