@@ -45,8 +45,7 @@ def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]],
 
 
 def marker_of(root: Path) -> dict[str, Any]:
-    marker: dict[str, Any] = json.loads((root / "raw/dataset.json").read_text())
-    return marker
+    return json.loads((root / "raw/dataset.json").read_text())
 
 
 def require_same(root: Path, source: Path) -> None:

@@ -156,9 +156,6 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
     assert permissions == {"/folder": "0o750", "/folder/below": "0o750", "/folder/below/file": "0o640"}
 
 
-# --- lost answers ---
-
-
 RENAME = b"rename2"  # the NameNode's method
 
 
