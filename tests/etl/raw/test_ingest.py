@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
@@ -32,9 +33,7 @@ def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dic
     return summary.to_json()
 
 
-def write_idx(
-    folder: Path, stem: str, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], zipped: bool
-) -> None:
+def write_idx(folder: Path, stem: str, images: npt.NDArray[Any], labels: npt.NDArray[Any], zipped: bool) -> None:
     folder.mkdir(exist_ok=True)
     for name, values in ((f"{stem}-images-idx{images.ndim}-ubyte", images), (f"{stem}-labels-idx1-ubyte", labels)):
         header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()

@@ -136,9 +136,7 @@ def test_an_image_that_comes_back_and_an_empty_class(make_tree: TreeMaker, tmp_p
     assert len(list((root / "raw/removed").iterdir())) == 1
 
 
-def test_touched_files_are_compared_once(
-    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_compared_once(make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, root = make_tree({"a": 10}), tmp_path / "root"
 
     def compares() -> bool:
