@@ -235,6 +235,7 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
 }
 BAD_LABELS = {
+    "a long text": (".cls", b"a" * 1001, "has more than 1000 bytes"),
     "no text": (".cls", b"\xff\xfe", "'1.cls' .* is not UTF-8"),
     "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is not JSON"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
