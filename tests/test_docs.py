@@ -39,11 +39,7 @@ MAX_README_LINES = 150
 FORMAT_PAGE = REPOSITORY / "docs" / "format.md"
 SCHEMA = "etl/slices/schemas/manifest.json"
 
-PAGES = [
-    *sorted(REPOSITORY.glob("*.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
-    *sorted((REPOSITORY / "airflow_dags").glob("*.md")),
-]
+PAGES = [page for folder in (".", "docs", "airflow_dags") for page in sorted((REPOSITORY / folder).glob("*.md"))]
 # The changelog also names options and commands of earlier versions.
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 PACKAGES = ("etl", "mapreduce", "train")
@@ -130,9 +126,8 @@ def script_flags(path: Path) -> frozenset[str]:
 
 @cache
 def own_flags() -> frozenset[str]:
-    return frozenset().union(
-        *map(click_flags, (cli, start_command, *TRAINERS.values(), *map(script_command, JOBS.values())))
-    )
+    commands = (cli, start_command, *TRAINERS.values(), *map(script_command, JOBS.values()))
+    return frozenset().union(*map(click_flags, commands))
 
 
 @cache
@@ -329,10 +324,8 @@ def test_each_check_finds_mistakes() -> None:
     assert broken_links(REPOSITORY / "page.md", WRONG) == ["gone.md", "README.md#gone", "#other"]
     assert unknown_options(WRONG) == ["--sise", "--sise"]
     assert len(wrong_commands(WRONG)) == 10
-    assert missing_imports("from etl.errors import DataError, Gone\nfrom etl.gone import x\n") == [
-        "etl.errors.Gone",
-        "etl.gone.x",
-    ]
+    code = "from etl.errors import DataError, Gone\nfrom etl.gone import x\n"
+    assert missing_imports(code) == ["etl.errors.Gone", "etl.gone.x"]
     text = FORMAT_PAGE.read_text()
     assert undescribed_names(text.replace("`source_format`", "")) == ["source_format"]
     assert {"--skip-limit", "doctor"} <= set(undocumented(text))

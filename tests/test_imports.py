@@ -77,10 +77,15 @@ MODULES = {name_of(path): path for top in THIRD_PARTY for path in sorted((REPOSI
 
 
 @cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
 def imports_of(module: str) -> frozenset[str]:
     """Every module that ``module`` imports, anywhere in it; of ours the module itself, not its package."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -142,8 +147,8 @@ WITH_LAX_JSON = {
 def test_every_call_that_writes_json_is_strict() -> None:
     lax = {
         module
-        for module, path in MODULES.items()
-        for call in ast.walk(ast.parse(path.read_text()))
+        for module in MODULES
+        for call in ast.walk(tree_of(module))
         if isinstance(call, ast.Call) and ast.unparse(call.func) in ("json.dump", "json.dumps")
         if "allow_nan" not in {each.arg for each in call.keywords}
     }
@@ -162,9 +167,8 @@ IN_AIRFLOW = {"airflow", "ringslice_airflow", "fastapi"}  # which its api-server
 
 def test_the_dags_import_airflow_and_the_standard_library_only() -> None:
     for path in (REPOSITORY / "airflow_dags").glob("*.py"):
-        nodes = [
-            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
+        every = ast.walk(ast.parse(path.read_text()))
+        nodes = [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
         names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]
         assert {str(name).split(".")[0] for name in names} - sys.stdlib_module_names <= IN_AIRFLOW
 
@@ -182,9 +186,8 @@ def test_no_module_is_named_like_another() -> None:
 
 def test_modules_and_functions_stay_readable() -> None:
     for module, path in MODULES.items():
-        text = path.read_text()
-        assert text.count("\n") <= MAX_MODULE_LINES, module
-        for node in ast.walk(ast.parse(text)):
+        assert path.read_text().count("\n") <= MAX_MODULE_LINES, module
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, f"{module}: {node.name}"
@@ -220,6 +223,5 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 def test_a_cache_at_a_relative_path_is_found_from_any_folder() -> None:
     rule = "show: ; @echo $(AIRFLOW_CACHED) $(TORCH_CACHED)"
     shown = succeeded(run("make", "--eval", rule, "show", "CACHE=some/cache")).stdout.split()
-    assert [path.rpartition("-")[0] for path in shown] == [
-        str(REPOSITORY / "some/cache" / name) for name in ("airflow", "torch")
-    ]
+    folder = REPOSITORY / "some/cache"
+    assert [path.rpartition("-")[0] for path in shown] == [f"{folder}/airflow", f"{folder}/torch"]

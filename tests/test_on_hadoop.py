@@ -188,9 +188,7 @@ def test_shard_loses_a_reducer_the_node_manager_and_the_data_node(
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM])
-def test_an_interrupt_ends_the_application_too(
-    number: signal.Signals, ingested: Place, hadoop_alone: Cluster, tmp_path: Path
-) -> None:
+def test_interrupts_end_the_job(number: signal.Signals, ingested: Place, hadoop_alone: Cluster, tmp_path: Path) -> None:
     job = JobRun(hadoop_alone, tmp_path / "log", "ringslice", "normalize", ingested, "-r", "hadoop", "--size", 20)
     mapper = job.mapper()
     mapper.send(signal.SIGSTOP)
@@ -204,9 +202,7 @@ def test_an_interrupt_ends_the_application_too(
     assert list(left) == ["_work/plan.json"]
 
 
-def test_restart_ends_the_job_that_runs(
-    ingested: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_restart_ends_the_job(ingested: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path) -> None:
     first = JobRun(hadoop_alone, tmp_path / "first.log", *NORMALIZE, ingested)
     first.mapper().send(signal.SIGSTOP)
     busy = run(*NORMALIZE, ingested, variables=hadoop_alone.environment())

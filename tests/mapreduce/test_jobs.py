@@ -137,20 +137,16 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     for key, data in bad.items():
         (source / key).write_bytes(data)
     ingest(source, root, pack_size="2KB")
-    failed(
-        ringslice("normalize", root, *SMALL), 1, "3 of 63 images are unusable (1 empty, 1 not-an-image, 1 truncated)"
-    )
+    unusable = "3 of 63 images are unusable (1 empty, 1 not-an-image, 1 truncated)"
+    failed(ringslice("normalize", root, *SMALL), 1, unusable)
     assert not (root / "normalized/dataset.json").exists()
     parts = contents(root / "normalized/parts")
     summary = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
     assert (summary["images"], summary["good"], summary["rejects"]) == (63, 60, 3)
     assert contents(root / "normalized/parts") == parts  # kept, not made again
     rows = [row for path in (root / "normalized/rejects").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    assert {row["key"]: row["reason"] for row in rows} == {
-        "a/cut.png": "truncated",
-        "b/empty.png": "empty",
-        "b/text.jpg": "not-an-image",
-    }
+    reasons = {"a/cut.png": "truncated", "b/empty.png": "empty", "b/text.jpg": "not-an-image"}
+    assert {row["key"]: row["reason"] for row in rows} == reasons
     for tar in (root / "normalized/rejects").glob("*.tar"):
         with tarfile.open(tar) as archive:
             for member in archive:

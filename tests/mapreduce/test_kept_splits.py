@@ -149,9 +149,7 @@ def test_a_list_of_classes_grows_at_its_end(nights: Nights, tmp_path: Path) -> N
         ("owl\nbee\nant\ncat\n", r"line 2 is 'bee', but .* was made with 'ant'; a list may only grow at its end"),
     ],
 )
-def test_a_list_of_classes_that_begins_otherwise_is_refused(
-    names: str, line: str, nights: Nights, tmp_path: Path
-) -> None:
+def test_a_list_of_classes_with_another_begin_is_refused(names: str, line: str, nights: Nights, tmp_path: Path) -> None:
     listed = tmp_path / "classes.txt"
     listed.write_text("owl\nant\nbee\n")
     nights.ingest(classes=str(listed))

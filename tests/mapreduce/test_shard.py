@@ -78,9 +78,7 @@ def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
     assert splits["test"]["by_class"] in ([7, 3], [6, 4])  # 6.67 and 3.33, each within one
 
 
-def test_complete_splits_are_the_default(
-    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_splits_are_the_default(make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, rows = tmp_path / "root", [f"a/{number:03d}.png,a,{'train' if number % 3 else 'test'}" for number in range(9)]
     listed = make_tree({"a": 10}) / "list.csv"
     for name, more in ("some", ["a/009.png,a,"]), ("all", []):

@@ -72,9 +72,7 @@ def test_plain_images_need_no_worker_and_others_come_back_as_they_would_here(wor
     ("number", "reason"),
     [(signal.SIGSEGV, Reason.CRASHED), (signal.SIGABRT, Reason.CRASHED), (signal.SIGPROF, Reason.TOO_SLOW)],
 )
-def test_an_image_that_ends_the_worker_is_a_reject(
-    worker: DecodeWorker, number: signal.Signals, reason: Reason
-) -> None:
+def test_an_image_that_ends_a_worker_is_a_reject(worker: DecodeWorker, number: signal.Signals, reason: Reason) -> None:
     """The signal comes from outside, in the middle of the image: no decoder at hand is known to crash."""
     worker_pid = started(worker)
     os.kill(worker_pid, signal.SIGSTOP)  # the image waits in the pipe, and whoever sent it for the answer

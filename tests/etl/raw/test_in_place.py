@@ -95,9 +95,7 @@ def test_an_image_is_traced_to_its_file(local: Place, source: Place, write: Writ
 
 
 @each_kind
-def test_a_large_file_is_several_packs(
-    local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_file_is_several_packs(local: Place, source: Place, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.raw.packs.MAX_IMAGES", 3)
     file = write(source, 0, 0, 8)
     make(source, local)
@@ -143,9 +141,7 @@ def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Plac
 
 @pytest.mark.parametrize("is_touched", [False, True])
 @each_kind
-def test_a_moved_source_is_followed(
-    tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool
-) -> None:
+def test_a_source_may_be_moved(tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool) -> None:
     elsewhere = open_place(str(tmp_path / "elsewhere"))
     file = write(source, 0, 0)
     make(source, local)

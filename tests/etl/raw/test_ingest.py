@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
@@ -32,9 +33,7 @@ def run(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dic
     return summary.to_json()
 
 
-def write_idx(
-    folder: Path, stem: str, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], zipped: bool
-) -> None:
+def write_idx(folder: Path, stem: str, images: npt.NDArray[Any], labels: npt.NDArray[Any], zipped: bool) -> None:
     folder.mkdir(exist_ok=True)
     for name, values in ((f"{stem}-images-idx{images.ndim}-ubyte", images), (f"{stem}-labels-idx1-ubyte", labels)):
         header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
@@ -104,9 +103,16 @@ def test_an_interrupted_run_goes_on_if_it_is_the_same(
     assert not (root / "raw/dataset.json").exists()
     made = {path: path.stat().st_mtime_ns for path in (root / "raw/packs").glob("*.parquet")}
     assert made or at_once > 1
-    run(source, root)
+    is_same = pack_bytes == 2000
+    most = 23 if made and is_same else 24  # images that are read: not those of packs that are there
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderSource, "read_all", interrupted_after(most, FolderSource.read_all))
+        try:
+            run(source, root)
+        except KeyboardInterrupt:
+            pytest.fail("images of packs that are there are read again")
     kept = {path for path in made if path.exists() and path.stat().st_mtime_ns == made[path]}
-    assert kept == (made.keys() if pack_bytes == 2000 else set())
+    assert kept == (made.keys() if is_same else set())
     assert contents(root, "run.json") == contents(tmp_path / "whole", "run.json")
 
 
@@ -277,7 +283,7 @@ def add_classes(source: Path, *names: str) -> None:
         (lambda source: (source / "a/000.png").unlink(), "no images in"),
         (
             lambda source: (source / "a/x.tar.gz").write_bytes(b"x"),
-            r"a/x\.tar\.gz is not an image; give a folder of arch",
+            r"x\.tar\.gz is not an image; give a folder",
         ),
         (lambda source: (source / "a/x\x1b[31m.png").write_bytes(b"x"), "cannot be a key, because it has control"),
         (lambda source: os.symlink("x", os.fsencode(source) + b"/a/\xff.png"), r"a link in .*/a is not UTF-8: b'\\xff"),

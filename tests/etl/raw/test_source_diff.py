@@ -14,19 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
-from etl.raw.ingest import ingest
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.stages.layout import raw_stage
 from etl.storage.place import open_place
 from tests.conftest import TreeMaker
+from tests.etl.raw.test_ingest import run as renew
 from tests.etl.raw.test_ingest import write_idx
 from tests.lib import generations
 from tests.lib.commands import contents
-from tests.lib.inline import ingest_values
 from tests.lib.sources.packed import packed_images
-
-VALUES = ingest_values(pack_size="2000")
-
 
 # Packs as a dictionary of name to the image of each row, of few numbers, so that images come twice and are gone.
 packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max_size=8)
@@ -36,12 +32,7 @@ packs_of_images = st.lists(st.lists(st.integers(NO_IMAGE, 30), max_size=12), max
 def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]], images: int) -> None:
     named = {f"pack-{number}": rows for number, rows in enumerate(packs)}
     kept, unpacked = plan_renewal(((name, np.array(rows, dtype=np.int64)) for name, rows in named.items()), images)
-    packed = [
-        image
-        for name, removed in kept.items()
-        for row, image in enumerate(named[name])
-        if row not in set(removed.tolist())
-    ]
+    packed = [image for name, removed in kept.items() for image in np.delete(named[name], removed).tolist()]
     assert sorted([*packed, *unpacked.tolist()]) == list(range(images))
     assert list(kept) == [name for name in named if name in kept]
     for name, removed in kept.items():
@@ -53,13 +44,8 @@ def test_every_image_is_in_one_kept_pack_or_packed_again(packs: list[list[int]],
         assert 2 * lost > len(named[name]) or lost == len(named[name])
 
 
-def renew(source: Path, root: Path, overwrite: bool = False, **values: Any) -> dict[str, Any]:
-    return ingest(open_place(str(source)), open_place(str(root)), VALUES | values, overwrite).to_json()
-
-
 def marker_of(root: Path) -> dict[str, Any]:
-    marker: dict[str, Any] = json.loads((root / "raw/dataset.json").read_text())
-    return marker
+    return json.loads((root / "raw/dataset.json").read_text())
 
 
 def require_same(root: Path, source: Path) -> None:
@@ -150,9 +136,7 @@ def test_an_image_that_comes_back_and_an_empty_class(make_tree: TreeMaker, tmp_p
     assert len(list((root / "raw/removed").iterdir())) == 1
 
 
-def test_touched_files_are_compared_once(
-    make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_compared_once(make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, root = make_tree({"a": 10}), tmp_path / "root"
 
     def compares() -> bool:

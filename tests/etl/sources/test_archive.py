@@ -111,9 +111,7 @@ def inner(name: str, *entries: Entry, codec: str = "") -> Entry:
 @by_codec
 def test_archives_of_a_class_within_an_archive(codec: str, tmp_path: Path) -> None:
     """As ImageNet's: a tar for each class, which keeps its place among the others."""
-    images = {
-        name: [Entry(f"{name}_{size}.JPEG", b"x" * size) for size in (700, 0, 512)] for name in ("n0", "n1", "n2")
-    }
+    images = {name: [Entry(f"{name}_{size}.JPEG", b"x" * size) for size in (700, 0, 512)] for name in ("n0", "n1")}
     tars = [inner(f"whole/{name}.tar", *entries) for name, entries in images.items()]
     archive = tar_of([Entry("._n0.tar", b"of a Mac"), *tars, Entry("whole/readme.md", b"no image")])
     source = open_archive(tmp_path / "source", packed(archive, codec), f"ILSVRC_train{SUFFIXES[codec]}")
@@ -126,19 +124,14 @@ def test_archives_of_a_class_within_an_archive(codec: str, tmp_path: Path) -> No
 
 
 def test_class_and_split_of_an_archive_within_an_archive(tmp_path: Path) -> None:
-    entries = [inner("train/a.tar", Entry("1.jpg"), Entry("x/2.jpg")), inner("val/deep/a.TAR", Entry("3.jpg"))]
-    expected = [
-        ("train/a/1.jpg", "a", "train"),
-        ("train/a/x/2.jpg", "a", "train"),
-        ("val/deep/a/3.jpg", "a", "validation"),
-    ]
-    assert listed(tmp_path, entries, split_folders=True) == expected
+    entries = [inner("train/a.tar", Entry("1.jpg"), Entry("x/2.jpg")), inner("val/b/a.TAR", Entry("3.jpg"))]
+    keys = ["train/a/1.jpg", "train/a/x/2.jpg", "val/b/a/3.jpg"]
+    splits = ["train", "train", "validation"]
+    assert listed(tmp_path, entries, split_folders=True) == list(zip(keys, "aaa", splits, strict=True))
     assert [label for _, label, _ in listed(tmp_path, entries)] == ["a"] * 3
     by_split = [inner("test.tar", Entry("a/1.jpg")), inner("seg_train.tar", Entry("b/2.jpg"))]
-    assert listed(tmp_path, by_split, split_folders=True) == [
-        ("test/a/1.jpg", "a", "test"),
-        ("seg_train/b/2.jpg", "b", "train"),
-    ]
+    first, second = ("test/a/1.jpg", "a", "test"), ("seg_train/b/2.jpg", "b", "train")
+    assert listed(tmp_path, by_split, split_folders=True) == [first, second]
     with_text = [inner("a.tar", Entry("1.cls", b"c"), Entry("1.jpg"))]
     assert listed(tmp_path, with_text) == [("a/1.jpg", "c", None)]
 
@@ -242,6 +235,7 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
 }
 BAD_LABELS = {
+    "a long text": (".cls", b"a" * 1001, "has more than 1000 bytes"),
     "no text": (".cls", b"\xff\xfe", "'1.cls' .* is not UTF-8"),
     "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is not JSON"),
     "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Iterator[Place]:
-    yield open_place(str(tmp_path / "_work"))
+def work(tmp_path: Path) -> Place:
+    return open_place(str(tmp_path / "_work"))
 
 
 def take(work: Place) -> Lease:
@@ -40,10 +39,6 @@ def take_elsewhere(work: Place) -> Lease:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease.Owner, "this_process", classmethod(lambda cls: owner))
         return take(work)
-
-
-def file_of(held: Lease) -> str:
-    return f"claims/{held.number:06d}.json"
 
 
 def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +88,7 @@ def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monke
     take(work).release()
     owner = take(work)
     assert owner.number == sleeper.number
-    place = work / file_of(owner)
+    place = work / f"claims/{owner.number:06d}.json"
     before = place.info().mtime_ns
     monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", 0.01)
     wakes = threading.Thread(target=sleeper._renew, daemon=True)

@@ -54,9 +54,7 @@ def test_no_file_of_a_dataset_has_a_value(make_tree: TreeMaker, tmp_path: Path) 
     [("[/x]", "[/x]"), ("[red]apple", "[red]apple"), (":smile:", ":smile:"), ("a\n\x1b[2Jb", r"a\n\x1b[2Jb")],
 )
 @pytest.mark.parametrize("brief", [(), ("classes",)])
-def test_texts_of_the_source_are_shown_as_they_are(
-    text: str, shown: str, brief: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_are_no_markup(text: str, shown: str, brief: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     tables = [(text, [text], [[text, {text: 1}]])] if text.isprintable() else []
     Summary("ingest", f"d/{text}", False, {"classes": {text: 6}}, tables, brief).show(as_json=False)
     output = capsys.readouterr().out

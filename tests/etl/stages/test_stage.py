@@ -331,9 +331,7 @@ def test_a_record_of_a_run_that_was_edited_is_not_known(damaged: dict[str, Any],
         (lambda root: slices_stage_in(root / "x"), "ringslice shard ROOT --name x", " --overwrite"),
     ],
 )
-def test_a_missing_stage_names_its_command(
-    make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path
-) -> None:
+def test_a_stage_names_its_command(make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path) -> None:
     stage, command = make(open_place(str(tmp_path))), command.format(root=tmp_path)
     with pytest.raises(UsageError, match=rf"has no finished {stage.name} .*; run: {command}$"):
         stage.read_marker()

@@ -26,9 +26,6 @@ def write(place: Place, data: bytes = b"") -> Place:
     return place
 
 
-# --- the four promises ---
-
-
 def test_a_new_file_needs_its_folder_and_a_free_name(root: Place) -> None:
     file = write(root / "a", b"first")
     with pytest.raises(FileExistsError):
@@ -118,9 +115,6 @@ def test_the_time_of_change_is_now(root: Place) -> None:
         root.filesystem.touch((root / "missing").path)
 
 
-# --- files and folders ---
-
-
 def test_what_is_there_and_what_is_not(root: Place) -> None:
     file = write(root / "a")
     assert (file.info().type, file.info().size, file.read_bytes()) == (fs.FileType.File, 0, b"")
@@ -187,9 +181,6 @@ def test_names_are_taken_as_they_are(root: Place) -> None:
         assert (again.name, again.parent) == (name, folder)
         folder.delete()
         assert names(root) == []
-
-
-# --- content ---
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zst"])

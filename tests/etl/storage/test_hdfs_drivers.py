@@ -1,7 +1,10 @@
-"""HDFS by both drivers: settings, connections that do not outlive a fork, and a rename whose answer is lost."""
+"""HDFS by both drivers: settings, connections that do not outlive a fork, a rename whose answer is lost; and folders of
+erasure coding, where both write what the other reads, and what a lost DataNode does not take.
+"""
 
 import os
 import random
+import signal
 import socket
 import sys
 import textwrap
@@ -23,6 +26,7 @@ from etl.storage.place import Place, open_place
 from tests.etl.conftest import names
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
+from tests.hadoop.datanodes import more_datanodes, set_policy
 from tests.hadoop.proxy import Proxy
 from tests.lib.commands import run, succeeded
 
@@ -121,9 +125,8 @@ def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_
         print(open_place(sys.argv[2]).read_bytes().decode())
         """
     places = (f"hdfs://pair{hdfs_root.path}", f"hdfs://{hdfs_root.path}/file")
-    assert run_python(script, *places, **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}) == (
-        "by a nameservice\n"
-    )
+    variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
+    assert run_python(script, *places, **variables) == "by a nameservice\n"
 
 
 @by_driver
@@ -143,18 +146,14 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
         publish_bytes(root / "folder" / "below" / "file", root, b"x")
         print(root.uri)
         """
+    variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
     with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
-        printed = run_python(
-            script, f"hdfs://{hdfs_root.path}", **{DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
-        )
+        printed = run_python(script, f"hdfs://{hdfs_root.path}", **variables)
     assert printed == f"hdfs://{host}:8020{hdfs_root.path}\n"
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
     permissions = {name: oct(info.permission) for name, info in found.items() if name}
     assert permissions == {"/folder": "0o750", "/folder/below": "0o750", "/folder/below/file": "0o640"}
-
-
-# --- lost answers ---
 
 
 RENAME = b"rename2"  # the NameNode's method
@@ -209,3 +208,97 @@ def test_a_rename_took_effect_though_its_answer_was_lost(times: int, proxy: Losi
     replace((folder / "c").path, (folder / "final").path)
     assert names(folder) == ["b", "final"]
     assert proxy.lost == 3 * times
+
+
+XOR, REED_SOLOMON = "XOR-2-1-1024k", "RS-3-2-1024k"
+
+WRITE = """
+    import random, sys
+    from etl.errors import EnvironmentFailure
+    from etl.storage.atomic import publish_bytes
+    from etl.storage.place import open_place
+
+    folder = open_place(sys.argv[1])
+    for size in map(int, sys.argv[2:]):
+        try:
+            publish_bytes(folder / f"final-{size}", folder, random.Random(size).randbytes(size))
+            print(size)
+        except EnvironmentFailure as error:
+            print(error)
+"""
+READ = """
+    import random, sys
+    from etl.storage.place import open_place
+
+    for size in map(int, sys.argv[2:]):
+        print(open_place(f"{sys.argv[1]}/final-{size}").read_bytes() == random.Random(size).randbytes(size))
+"""
+
+
+def test_libhdfs_opens_files_in_an_erasure_coded_folder(cluster: Cluster, hdfs_root: Place) -> None:
+    """Nothing can be appended there. An empty file needs no DataNode. A folder that was deleted is not made again."""
+    set_policy(cluster, hdfs_root, XOR)
+    script = """
+        import sys
+        import hdfs_native
+        from etl.storage.place import open_place
+
+        folder = open_place(sys.argv[1])
+        hdfs, made = folder.filesystem, []
+        hdfs.open_new((folder / "file").path).close()
+        print([info.base_name for info in folder.children()])
+        try:
+            hdfs.open_new((folder / "file").path)
+        except FileExistsError:
+            print("taken")
+        below = (folder / "below").make_folder()
+        create = hdfs.create
+
+        def create_then_lose_the_folder(path):
+            made.append(path)
+            writer = create(path)
+            if len(made) == 2:
+                writer.close()
+                below.delete()
+            return writer
+
+        hdfs.create = create_then_lose_the_folder
+        try:
+            hdfs.open_new((below / "file").path)
+        except FileNotFoundError as error:
+            print("deleted", error.filename == (below / "file").uri, below.exists(), len(made))
+        """
+    printed = run_python(script, hdfs_root.uri, **{DRIVER_VARIABLE: LIBHDFS})
+    assert printed.splitlines() == ["['file']", "taken", "deleted True False 2"]
+
+
+@pytest.mark.chaos
+def test_what_is_written_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each driver, in each coding, read by the other, with a DataNode gone."""
+    sizes = ("0", "100", str(1 << 20), str(7 << 20))
+    with Cluster.start(tmp_path / "own", die_with_parent=True) as own, more_datanodes(own, 4) as nodes:
+        for name, value in own.environment().items():
+            monkeypatch.setenv(name, value)
+        root = open_place(f"{own.uri}/tmp/coded").make_folder()
+        folders = {}
+        for policy in (XOR, REED_SOLOMON):
+            for driver in (NATIVE, LIBHDFS):
+                folder = folders[driver, policy] = (root / f"{driver}-{policy}").make_folder()
+                set_policy(own, folder, policy)
+                printed = run_python(WRITE, folder.uri, *sizes, **{DRIVER_VARIABLE: driver}).splitlines()
+                if (driver, policy) == (NATIVE, XOR):
+                    assert printed[0] == "0"
+                    assert "has no erasure coding but Reed-Solomon's" in printed[1]
+                    assert "take --hdfs-driver libhdfs" in printed[1]
+                    assert not (folder / "final-100").exists()
+                else:
+                    assert printed == list(sizes)
+        nodes[random.Random(os.getpid()).randrange(len(nodes))].send(signal.SIGKILL)
+        for reader, writer, policy in (
+            (LIBHDFS, LIBHDFS, XOR),
+            (LIBHDFS, NATIVE, REED_SOLOMON),
+            (NATIVE, LIBHDFS, REED_SOLOMON),
+            (NATIVE, NATIVE, REED_SOLOMON),
+        ):
+            read = run_python(READ, folders[writer, policy].uri, *sizes, **{DRIVER_VARIABLE: reader}).splitlines()
+            assert read == ["True"] * len(sizes), (reader, writer, policy)

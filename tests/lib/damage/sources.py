@@ -100,9 +100,8 @@ def _files() -> dict[str, bytes]:
     patients = [f"p{number % 2}" for number in range(_ROWS)]
     columns = pa.table({"key": _KEYS, "patient": patients, "age": [30] * _ROWS})
     for compression, options in ways.items():
-        files[f"parquet-{compression}/train.parquet"] = _parquet(
-            table, compression=compression, row_group_size=_ROWS // 3, **options
-        )
+        options |= {"compression": compression, "row_group_size": _ROWS // 3}
+        files[f"parquet-{compression}/train.parquet"] = _parquet(table, **options)
         files[f"columns-{compression}/columns.parquet"] = _parquet(columns, compression=compression)
     rows = [*zip(_KEYS, patients, range(_ROWS), strict=True)]
     text = "".join(f'{key},{patient},"{number}, years"\n' for key, patient, number in rows)

@@ -75,7 +75,7 @@ def with_file_header(head: bytes, body: bytes) -> bytes:
     return struct.pack("<2sIII", b"BM", offset + len(body), 0, offset) + head + body
 
 
-def bmp_pictures() -> Iterator[Picture]:
+def _bmp_pictures() -> Iterator[Picture]:
     """BMP files that must come out right, besides those of the matrix."""
     indices = bands(16)
     ends = [b"\0\0"] * (HEIGHT - 1) + [b"\0\1"]  # of a line, and of the picture, which is at the top
@@ -109,7 +109,7 @@ def bmp_pictures() -> Iterator[Picture]:
     yield from rejects({"bmp-rle8-without-rows": without_rows}, "truncated")
 
 
-def pnm_pictures() -> Iterator[Picture]:
+def _pnm_pictures() -> Iterator[Picture]:
     """What `etl.sources` makes of IDX files, and the other kinds of it."""
     size = f"{WIDTH} {HEIGHT} 255\n".encode()
     files = {
@@ -138,7 +138,7 @@ def on_screen(gif: bytes, left: int, top: int, size: tuple[int, int] = (WIDTH, H
     return gif[:6] + struct.pack("<HH", *size) + placed
 
 
-def gif_pictures() -> Iterator[Picture]:
+def _gif_pictures() -> Iterator[Picture]:
     """GIF files that must come out right. Pixels that no frame covers are clear, whatever background the file names."""
     plain, shown = palette_image(64), palette(64)[bands(64)]
     other = palette_image(64)
@@ -159,7 +159,7 @@ def gif_pictures() -> Iterator[Picture]:
     yield good("gif-part-transparent", on_screen(save(part, "GIF", transparency=20), 12, 8), partly_clear)
 
 
-def webp_pictures() -> Iterator[Picture]:
+def _webp_pictures() -> Iterator[Picture]:
     """Every kind of WebP that must come out right."""
 
     def lossless(pixels: np.ndarray[Any, Any] = COLORS, **options: Any) -> bytes:
@@ -192,7 +192,7 @@ def with_jp2_profile(data: bytes, profile: bytes) -> bytes:
     return head + box + data[start + sizes[1] :]
 
 
-def other_pictures() -> Iterator[Picture]:
+def _other_pictures() -> Iterator[Picture]:
     """JPEG 2000 (ITU-T T.800, a JP2 file and a bare codestream) and AVIF: what Pillow decodes besides."""
     few = gray_content(16).astype(np.uint8)  # of 4 bits; the shift of level is 120 less than that of 8 bits
     shallow = save(few + np.uint8(120), "JPEG2000", no_jp2=True)
@@ -281,7 +281,7 @@ def tiff(
     return mark + struct.pack(f"{order}HI", 42, 8 + len(body)) + body + directory + bytes(4)
 
 
-def tiff_pictures() -> Iterator[Picture]:
+def _tiff_pictures() -> Iterator[Picture]:
     """TIFF files besides those of the matrix: that must come out right, and whose samples have no range."""
     ways = {"lzw": "tiff_lzw", "adobe-deflate": "tiff_adobe_deflate", "packbits": "packbits"}
     plain, other = tiff(COLORS), [Image.fromarray(255 - COLORS)]
@@ -319,3 +319,6 @@ def tiff_pictures() -> Iterator[Picture]:
         "tiff-five-planes": tiff(np.dstack([TRANSLUCENT, ALPHA]), planar=2, extra=[2, 0]),
     }
     yield from rejects(files, "unsupported")
+
+
+OTHER_PICTURES = (_gif_pictures, _webp_pictures, _bmp_pictures, _pnm_pictures, _tiff_pictures, _other_pictures)

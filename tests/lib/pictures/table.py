@@ -14,25 +14,12 @@ import numpy as np
 from tests.lib.pictures.base import COLORS, GRAYS, HEIGHT, WIDTH, Picture, bands, palette_image, rejects, save
 from tests.lib.pictures.jpeg import DQT, JPEG_PICTURES, frame_of, jpeg, segments, without
 from tests.lib.pictures.png import GRAY, PALETTE, PNG_PICTURES, RGB, SIGNATURE, chunk, chunks, header, png
-from tests.lib.pictures.rasters import (
-    BITFIELDS,
-    BLACK_IS_ZERO,
-    bmp,
-    bmp_pictures,
-    first_frame,
-    gif_pictures,
-    on_screen,
-    other_pictures,
-    pnm_pictures,
-    tiff,
-    tiff_pictures,
-    webp_pictures,
-)
+from tests.lib.pictures.rasters import BITFIELDS, BLACK_IS_ZERO, OTHER_PICTURES, bmp, first_frame, on_screen, tiff
 
 _OF: dict[str, tuple[Callable[[], Iterator[Picture]], ...]] = {
     "jpeg": JPEG_PICTURES,
     "png": PNG_PICTURES,
-    "others": (gif_pictures, webp_pictures, bmp_pictures, pnm_pictures, tiff_pictures, other_pictures),
+    "others": OTHER_PICTURES,
 }
 FORMATS = (*_OF, "rejects")
 
@@ -149,10 +136,8 @@ def _pngs() -> Iterator[Picture]:
     yield from rejects(files, "broken")
     files = {"png-zero-width": with_parts(header(0, HEIGHT, 8, RGB))}
     yield from rejects(files, "broken", "too-small")
-    files = {
-        "png-rows-missing": with_parts(data=chunk(b"IDAT", zlib.compress(b"\0" * 600))),
-        "png-without-data": with_parts(data=b""),
-    }
+    few_rows = chunk(b"IDAT", zlib.compress(b"\0" * 600))
+    files = {"png-rows-missing": with_parts(data=few_rows), "png-without-data": with_parts(data=b"")}
     yield from rejects(files, "truncated", "broken")
     files = {"png-unknown-color-type": with_parts(header(WIDTH, HEIGHT, 8, 5))}
     yield from rejects(files, "broken", "unsupported")

@@ -47,9 +47,8 @@ def packed_images(root: Place) -> dict[str, Packed]:
             content = data[row["offset"] : row["offset"] + row["size"]]
             assert hashlib.sha256(content).digest() == row["sha256"]
             assert row["key"] not in found
-            found[row["key"]] = Packed(
-                content, marker["classes"][row["label"]], row["split"], dict(row["columns"] or ())
-            )
+            name, columns = marker["classes"][row["label"]], dict(row["columns"] or ())
+            found[row["key"]] = Packed(content, name, row["split"], columns)
     return found
 
 

@@ -68,8 +68,7 @@ def root(strict: Path, tmp_path: Path) -> Path:
 
 
 def marker_of(root: Path) -> dict[str, Any]:
-    marker: dict[str, Any] = json.loads((root / "normalized/dataset.json").read_text())
-    return marker
+    return json.loads((root / "normalized/dataset.json").read_text())
 
 
 def parts_of(root: Path) -> Parts:

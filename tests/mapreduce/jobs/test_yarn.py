@@ -23,12 +23,7 @@ limit. Current usage: 215.1 MB of 128 MB physical memory used; 2.6 GB of 268.8 M
 @pytest.mark.parametrize(
     ("diagnostics", "error_output", "status", "line"),
     [
-        (
-            PIPE.format(1),
-            "x\nringslice: error: raw/a.tar is damaged\nlog4j:WARN",
-            DataError.status,
-            "raw/a.tar is damaged",
-        ),
+        (PIPE.format(1), "x\nringslice: error: a.tar is damaged\nlog4j:WARN", DataError.status, "a.tar is damaged"),
         (PIPE.format(137), "", EnvironmentFailure.status, "its Python was ended by SIGKILL"),
         (PIPE.format(127), "bash: env/bin/python: No such file", EnvironmentFailure.status, "No such file"),
         (MEMORY, "", EnvironmentFailure.status, "(215.1 MB of 128 MB physical memory used; 2.6 GB of"),
@@ -43,10 +38,7 @@ def test_the_cause_of_a_failed_attempt(diagnostics: str, error_output: str, stat
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (
-            "INFO Job: x\nERROR streaming.StreamJob: Error Launching job : Output exists\nStreaming Command Failed!",
-            "Output exists",
-        ),
+        ("INFO x\nERROR StreamJob: Error Launching job : Output exists\nStreaming Command Failed!", "Output exists"),
         ("WARN a\njava.io.IOException: no room\n\tat b.c(d.java:1)\nStreaming Command Failed!", "IOException: no room"),
         (
             "Job job_1_2 failed with state FAILED due to: Application application_1_2 failed 4 times due to AM"
