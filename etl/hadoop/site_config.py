@@ -4,6 +4,7 @@ Site files may have XInclude and ``${...}`` in values.
 """
 
 import functools
+import getpass
 import os
 import pwd
 import re
@@ -17,6 +18,7 @@ from xml.etree import ElementInclude, ElementTree
 from etl.errors import EnvironmentFailure
 
 SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which name the folders of the site
+USER_VARIABLE = "HADOOP_USER_NAME"
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
 MAX_SUBSTITUTIONS = 20  # in one value; Hadoop's own limit
@@ -33,6 +35,16 @@ def configuration_folder() -> Path | None:
     home = os.environ.get("HADOOP_HOME")
     folder_of_home = Path(home or "/nonexistent") / "etc" / "hadoop"
     return folder_of_home if folder_of_home.is_dir() else None
+
+
+def hadoop_user() -> str:
+    """The user on Hadoop without Kerberos: of HADOOP_USER_NAME, else of this process. Raises EnvironmentFailure if that
+    has no name.
+    """
+    try:
+        return os.environ.get(USER_VARIABLE) or getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that its list of users does not have
+        raise EnvironmentFailure(f"user {os.getuid()} has no name on this machine; give --hdfs-user NAME") from None
 
 
 def site_configuration() -> dict[str, str]:

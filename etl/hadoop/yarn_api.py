@@ -1,15 +1,13 @@
 """YARN's ResourceManager and an application's own web services, as far as jobs need them (Hadoop's REST APIs)."""
 
-import getpass
 import json
-import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import EnvironmentFailure
-from etl.hadoop.site_config import site_configuration
+from etl.hadoop.site_config import hadoop_user, site_configuration
 
 REQUEST_TIMEOUT_S = 10.0
 DEFAULT_PORT = 8088
@@ -116,8 +114,7 @@ class ResourceManager:
     def kill(self, application: str) -> None:
         """End an application with all its containers; nothing happens to one that has ended."""
         body = json.dumps({"state": "KILLED"}).encode()
-        user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-        self._request(f"/ws/v1/cluster/apps/{application}/state?user.name={user}", "PUT", body)
+        self._request(f"/ws/v1/cluster/apps/{application}/state?user.name={hadoop_user()}", "PUT", body)
 
     def map_reduce_job(self, application: str) -> dict[str, Any]:
         """The application's job as its master reports it; empty while there is no master."""

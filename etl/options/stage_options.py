@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from etl.errors import DEBUG_VARIABLE
+from etl.hadoop.site_config import USER_VARIABLE
 from etl.images.config import COLORS, FORMATS, SUBSAMPLINGS
 from etl.images.geometry import FITS
 from etl.options.click_command import (
@@ -33,7 +34,6 @@ from etl.storage.hdfs_settings import (
     DRIVERS,
     HEAP_VARIABLE,
     REPLICATION_VARIABLE,
-    USER_VARIABLE,
 )
 
 HADOOP = "hadoop"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from etl.errors import UsageError
-from etl.hadoop.site_config import site_configuration
+from etl.hadoop.site_config import USER_VARIABLE, site_configuration
 from etl.values import parse_bytes
 
 SCHEME = "hdfs"
@@ -18,7 +18,6 @@ DEFAULT_PORT = 8020  # of a NameNode's RPC server, by Hadoop 3
 NATIVE, LIBHDFS = DRIVERS = ("native", "libhdfs")
 
 DRIVER_VARIABLE = "RINGSLICE_HDFS_DRIVER"
-USER_VARIABLE = "HADOOP_USER_NAME"
 REPLICATION_VARIABLE = "RINGSLICE_HDFS_REPLICATION"
 BLOCK_SIZE_VARIABLE = "RINGSLICE_HDFS_BLOCK_SIZE"
 HEAP_VARIABLE = "RINGSLICE_HDFS_HEAP"

@@ -1,6 +1,5 @@
 """A stage's job on YARN: submitted or joined, followed, and ended with its driver."""
 
-import getpass
 import hashlib
 import logging
 import math
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from mrjob.step import StepFailedException
 
 from etl.errors import ERROR_PREFIX, ERRORS, DataError, EnvironmentFailure, UsageError, is_debug
-from etl.hadoop.site_config import hadoop_command, java_home, streaming_jar
+from etl.hadoop.site_config import hadoop_command, hadoop_user, java_home, streaming_jar
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
 from etl.stages.stage import Stage
@@ -284,7 +283,7 @@ def upload_python(stage: Stage) -> str:
 def _home(stage: Stage) -> Place:
     """Our folder on the root's HDFS; for a local root on the site's default filesystem.
 
-    Raises UsageError if that is not HDFS.
+    Raises UsageError if that is not HDFS, EnvironmentFailure if the user has no name.
     """
     root = stage.folder if stage.folder.filesystem.scheme == "hdfs" else open_place("hdfs:///")
-    return Place(root.filesystem, f"/user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}/.ringslice")
+    return Place(root.filesystem, f"/user/{hadoop_user()}/.ringslice")

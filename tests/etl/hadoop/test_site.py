@@ -1,13 +1,23 @@
 """The site's files are read as Hadoop reads them: ``${…}``, XInclude, no growth without a bound; and its queues."""
 
 import getpass
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.hadoop.site_config import MAX_SUBSTITUTIONS, UMASK, read_site_file, resolve, site_configuration, site_umask
+from etl.hadoop.site_config import (
+    MAX_SUBSTITUTIONS,
+    UMASK,
+    USER_VARIABLE,
+    hadoop_user,
+    read_site_file,
+    resolve,
+    site_configuration,
+    site_umask,
+)
 from etl.hadoop.yarn_api import ResourceManager
 
 XI = "http://www.w3.org/2001/XInclude"
@@ -61,6 +71,17 @@ def test_the_files_of_a_site_share_their_variables(tmp_path: Path, monkeypatch: 
     write(tmp_path / "yarn-site.xml", properties(**{"nn.host": "nn7"}))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     assert site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
+
+
+def test_a_user_without_a_name_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a container; the libraries of HDFS take the variable, too."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", USER_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with pytest.raises(EnvironmentFailure, match="user 4000000000 has no name on this machine; give --hdfs-user"):
+        hadoop_user()
+    monkeypatch.setenv(USER_VARIABLE, "etl")
+    assert hadoop_user() == "etl"
 
 
 def test_a_umask_is_octal() -> None:

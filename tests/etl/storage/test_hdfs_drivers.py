@@ -14,13 +14,13 @@ from pathlib import Path
 import hdfs_native
 import pytest
 
+from etl.hadoop.site_config import USER_VARIABLE
 from etl.storage.hdfs_settings import (
     BLOCK_SIZE_VARIABLE,
     DRIVER_VARIABLE,
     LIBHDFS,
     NATIVE,
     REPLICATION_VARIABLE,
-    USER_VARIABLE,
 )
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import names
