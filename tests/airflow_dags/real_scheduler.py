@@ -11,7 +11,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.errors import EnvironmentFailure
 from tests.airflow_dags.guardian import Guardian
-from tests.airflow_dags.real_airflow import DAG_FILES, TIMEOUT_S, Airflow, Params
+from tests.airflow_dags.real_airflow import TIMEOUT_S, Airflow, Params
 from tests.hadoop.configuration import free_ports
 from tests.lib.commands import REPOSITORY, wait_until
 
@@ -37,7 +37,6 @@ POLL_S = 1.0  # between requests, each of which takes 0.1 s of processor time
 class Scheduler:
     """``processes`` are the services by name; PostgreSQL is one of them."""
 
-    airflow: Airflow
     url: str
     processes: dict[str, "subprocess.Popen[str]"]
     start: Callable[[str], None]
@@ -91,11 +90,6 @@ class Scheduler:
             return f"{error.code} {error.read().decode()}"
         return "200 "
 
-    def words(self, dag: str, run: str, task: str) -> list[str]:
-        """The options and arguments of a task, after templates were rendered; a mapped task as in ``train/0``."""
-        fields = self.api("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["rendered_fields"]
-        return [*fields["options"], *fields["arguments"]]
-
     def log(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
         """The entries of the last try of a task; of a mapped one as in ``train 0``."""
         name, _, index = task.partition(" ")
@@ -127,13 +121,12 @@ class Scheduler:
 
 
 @contextmanager
-def running_scheduler(
-    airflow: Airflow, folder: Path, files: Sequence[Path] = DAG_FILES, more: Mapping[str, str] | None = None
-) -> Iterator[Scheduler]:
-    """A home with these files of DAGs in it, and the services that work with it, with ``more`` in their environment.
+def running_scheduler(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Scheduler]:
+    """A home in ``folder``, whose DAGs are tried again at once, and its services, with ``more`` in their environment.
 
     Raises EnvironmentFailure if one cannot start.
     """
+    airflow = Airflow(folder / "home")
     if shutil.which(POSTGRES) is None:
         raise EnvironmentFailure("PostgreSQL is missing; install it first: apt-get install postgresql")
     ports = free_ports((POSTGRES, *SERVICES))
@@ -159,12 +152,12 @@ def running_scheduler(
                 wait_until(lambda: "ready to accept connections" in log.read_text(), process)
 
         start(POSTGRES)
-        airflow.make(variables, files)
+        airflow.make(variables, [Path(__file__).with_name("quick_retries.py")])
         (airflow.home / "plugins").mkdir()
         (airflow.home / "plugins/ringslice_report.py").symlink_to(REPOSITORY / "airflow_dags/ringslice_report.py")
         for name in SERVICES:
             start(name)
-        scheduler = Scheduler(airflow, f"http://127.0.0.1:{port}", processes, start)
+        scheduler = Scheduler(f"http://127.0.0.1:{port}", processes, start)
         wait_until(scheduler.is_up, processes["api-server"], poll_s=POLL_S)
         yield scheduler
 
@@ -184,6 +177,10 @@ def _variables(home: Path, database_port: int, port: int) -> dict[str, str]:
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of sixty-four characters, which all services must share.",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        # it is noticed in a minute, not in five, that a supervisor is gone; less is too short for a busy machine
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+        "RINGSLICE_AUDIT": "1",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": f"{home}/logs",
     }
 

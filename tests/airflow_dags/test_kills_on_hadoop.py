@@ -1,28 +1,59 @@
 """A task whose job runs on YARN, or that trains on HDFS, is killed: nothing is left of it, or the next try joins it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from etl.storage.place import Place
-from tests.airflow_dags.conftest import Dataset
-from tests.airflow_dags.real_airflow import Airflow
+from etl.storage.place import Place, open_place
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.airflow_dags.victims import EPOCHS, QUICK, QUICK_DAGS, Kills, kill_each, kill_in_training
+from tests.airflow_dags.victims import EPOCHS, Kills, kill_each, kill_in_training
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
-from tests.lib.on_hadoop import dfs
+from tests.lib.commands import succeeded
+from tests.lib.in_process import ringslice_here
+from tests.lib.on_hadoop import dfs, digests
 from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.run_folder import fail_in_one_line
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What the DAG `image_dataset` is given, and the root that the same commands made without Airflow."""
+
+    source: Path
+    config: Path
+    root: Path
+
+    def params(self, root: object) -> dict[str, str]:
+        words = {"source": self.source, "config": self.config, "root": root, "size": 28, "name": "default"}
+        return {name: str(value) for name, value in words.items()}
+
+    def is_equal(self, root: Place) -> bool:
+        """True if the slices of ``root`` have the same bytes."""
+        return bool(expected := slices_of(open_place(str(self.root)))) and slices_of(root) == expected
+
+
+def slices_of(root: Place) -> dict[str, str]:
+    return {name: digest for name, digest in digests(root / "slices/default").items() if name.endswith(".tfrecord")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "options.toml").write_text('[ingest]\npack-size = "32KB"\n[shard]\nslices = 64\n')
+    made = Dataset(digits, folder / "options.toml", folder / "root")
+    words = ("-r", "inline", "--size", 28, "--config", made.config)
+    succeeded(ringslice_here("pipeline", digits, made.root, *words))
+    return made
 
 
 @pytest.fixture(scope="module")
 def scheduler(hadoop: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     folder = tmp_path_factory.mktemp("scheduler")
-    more = QUICK | hadoop.environment() | {"RINGSLICE_AUDIT": "1"}
-    with fail_in_one_line(), running_scheduler(Airflow(folder / "home"), folder, QUICK_DAGS, more) as scheduler:
+    with fail_in_one_line(), running_scheduler(folder, hadoop.environment()) as scheduler:
         scheduler.pause("image_dataset", False)
         yield scheduler
 

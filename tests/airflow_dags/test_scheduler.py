@@ -1,5 +1,10 @@
-"""The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG; what users can send through REST."""
+"""The DAGs under a real scheduler on PostgreSQL: an event starts the model's DAG; what users can send through REST; and
+a training task, its command or a service of Airflow is killed: no process is left, and the run goes on.
 
+test_kills_on_hadoop.py has the tasks of the dataset.
+"""
+
+import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -8,10 +13,13 @@ from typing import Any
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import DAGS, Airflow
+from tests.airflow_dags.real_airflow import DAGS
 from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
-from tests.lib.commands import REPOSITORY, copy_some
+from tests.airflow_dags.victims import EPOCHS, kill_in_training, processes_of_run, train
+from tests.lib.commands import copy_some, wait_until
+from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.run_folder import fail_in_one_line
+from train.checkpoints import store
 
 pytestmark = pytest.mark.integration
 
@@ -19,8 +27,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     folder = tmp_path_factory.mktemp("scheduler")
-    airflow = Airflow(folder / "home")
-    with fail_in_one_line(), running_scheduler(airflow, folder) as scheduler:
+    with fail_in_one_line(), running_scheduler(folder) as scheduler:
         for dag in DAGS:
             scheduler.pause(dag, False)
         yield scheduler
@@ -64,7 +71,6 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert (root / f"runs/{champion['run']}/export/export.json").exists()
 
 
-HOSTILE = """$(touch pwned)`touch pwned` 'a' "b" \\ ; {{ 1 + 1 }} {% raw %} --help -m * é漢🙂"""
 LONG = "x" * (1 << 20)
 REFUSED: dict[str, dict[str, list[Any]]] = {
     "image_dataset": {
@@ -85,23 +91,41 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def test_hostile_params_are_refused_or_stay_one_word(scheduler: Scheduler, tmp_path: Path) -> None:
-    """What the trigger form sends is what the REST API takes."""
+def test_hostile_params_are_refused(scheduler: Scheduler) -> None:
+    """What the trigger form sends is what the REST API takes; test_dags.py has those that are taken."""
     for dag, params in REFUSED.items():
         for name, value in ((name, value) for name, values in params.items() for value in values):
             answer = scheduler.refusal(dag, {name: value}, "refused")
             assert answer.startswith("400 "), (name, str(value)[:80], answer[:300])
             assert name in answer
-    root = f"{tmp_path}/{HOSTILE}"
-    scheduler.trigger("image_dataset", {"source": HOSTILE, "root": root, "config": HOSTILE}, "hostile-dataset")
-    scheduler.trigger(
-        "image_model", {"root": root, "run": HOSTILE, "candidates": [{"model": HOSTILE}]}, "hostile-model"
-    )
-    assert scheduler.wait_for_end("image_dataset", "hostile-dataset") == "failed"
-    assert scheduler.words("image_dataset", "hostile-dataset", "ingest") == [f"--config={HOSTILE}", "", HOSTILE, root]
-    assert scheduler.wait_for_end("image_model", "hostile-model") == "failed"
-    words = ["--ranks=2", f"--data={root}", "", f"--run={HOSTILE}", "--resume", f"--model={HOSTILE}"]
-    assert scheduler.words("image_model", "hostile-model", "train/0") == words
-    for dag, task in (("dataset", "ingest"), ("model", "train 0")):
-        assert scheduler.tasks(f"image_{dag}", f"hostile-{dag}")[task] == ("failed", 1)
-    assert not [*tmp_path.rglob("pwned*"), *REPOSITORY.glob("pwned*")]
+
+
+@pytest.fixture
+def sliced(digits_root: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(digits_root, tmp_path / "root")  # export also reads how images were normalized
+
+
+def test_kills_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
+    for name in kill_in_training(scheduler, open_place(str(sliced)), run):
+        require_each_key_once(sliced / f"runs/{name}", sliced / "slices/default", EPOCHS)
+
+
+def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path, run: str) -> None:
+    root = open_place(str(sliced))
+    train(scheduler, root, run, epochs=5000)
+    wait_until(lambda: store.steps(root / "runs/run"), scheduler.processes["scheduler"])
+    scheduler.api("PATCH", f"/dags/image_model/dagRuns/{run}/taskInstances/train/0", {"new_state": "failed"})
+    wait_until(lambda: not processes_of_run(run))
+    assert scheduler.wait_for_end("image_model", run) == "failed"
+    assert scheduler.tasks("image_model", run)["train 0"] == ("failed", 1)
+
+
+def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
+    """Each is started again; PostgreSQL ends in order."""
+    epochs = 40
+    train(scheduler, open_place(str(sliced)), run, epochs=epochs)
+    for service in ("triggerer", "dag-processor", "api-server", "postgres", "scheduler"):
+        wait_until(lambda: processes_of_run(run), scheduler.processes["scheduler"])
+        scheduler.restart(service)
+    assert scheduler.wait_for_end("image_model", run) == "success", scheduler.tasks("image_model", run)
+    require_each_key_once(sliced / "runs/run", sliced / "slices/default", epochs)

@@ -12,12 +12,6 @@ from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import wait_until
 from train.checkpoints import store
 
-# Airflow notices in a minute, not in five, that a supervisor is gone; less would be too short for a busy machine.
-QUICK = {
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-}
-QUICK_DAGS = (Path(__file__).with_name("quick_retries.py"),)
 VICTIMS = ("command", "runner", "supervisor")  # each is the parent of the one before
 Kills = Sequence[tuple[str, str]]  # a task, which of its VICTIMS
 Signs = Mapping[str, Callable[[], object]]  # by task
