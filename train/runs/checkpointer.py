@@ -116,9 +116,10 @@ class Checkpointer:
     def _write(self, position: Position, score: float | None) -> None:
         self._metrics.cut(position.step)
         is_new, self._step = self._step != position.step, position.step
+        # before the copy of the state, so that there is one in memory; the others would wait in their next step anyway
+        self._collective.run_on_root(self._await_last)
         has_part = is_new and (self._saver is not None or self._trainer.is_divided)
         state = self._trainer.state() if has_part else {}
-        self._collective.run_on_root(self._await_last)  # else the others would wait for rank 0 within their next step
         if self._saver is None:
             return
         facts = {

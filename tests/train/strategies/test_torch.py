@@ -36,6 +36,7 @@ def run_several(ranks: int, *runs: Sequence[object]) -> list[str]:
 def test_examples_count_once_and_the_state_is_whole_on_other_numbers_of_ranks(root: Path) -> None:
     model = ("--model", f"{TINY}:tiny", "--batch", 24, "--epochs", 2)
     words = (MAIN, "--data", root, *DDP, *model, "--audit", "--run", "one", "--resume", "auto")
+    succeeded(torchrun(4, *words, "--max-steps", 10))
     succeeded(torchrun(3, *words, "--max-steps", 25))
     trained = json.loads(succeeded(in_torch("python", *words, "--json")).stdout)
     require_each_key_once(root / "runs/one", root / "slices/default", 2)

@@ -5,8 +5,11 @@ import hashlib
 import json
 import math
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -28,6 +31,7 @@ from train.evaluation.trained import Trained
 from train.runs.folder import find_dataset
 from train.runs.hooks import Hooks, Running
 from train.runs.position import Metrics, Position
+from train.tf_backend.trainer import TrainedModel
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +141,25 @@ def test_two_trainers_do_not_work_on_one_run(root: Path) -> None:
     lease.release()
     succeeded(train_here(*words))
     assert not (run / WORK_FOLDER).exists()
+
+
+def test_the_state_is_copied_once_the_last_checkpoint_is_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So memory has one copy of it, however slow the storage is."""
+    write, state, at_work = store.write, TrainedModel.state, list[list[str]]()
+
+    def write_slowly(*words: Any, **more: Any) -> None:
+        time.sleep(0.3)
+        write(*words, **more)
+
+    def noted_state(trainer: TrainedModel) -> Any:
+        at_work.append([each.name for each in threading.enumerate() if each.name.startswith("checkpoint ")])
+        return state(trainer)
+
+    monkeypatch.setattr("train.checkpoints.background.write", write_slowly)
+    monkeypatch.setattr(TrainedModel, "state", noted_state)
+    succeeded(train_here("--data", root, "--model", MODEL, "--crop", 20, "--batch", 15, "--checkpoint-steps", 1))
+    assert len(at_work) > 2
+    assert not any(at_work)
 
 
 def test_a_run_folder_that_cannot_be_made(root: Path) -> None:
