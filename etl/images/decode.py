@@ -18,7 +18,7 @@ from etl.images.pillow_modes import bands, load_known
 from etl.images.resize import Pixels
 from etl.images.result import Reason, Reject
 
-GRAY, RGB = "gray", "rgb"
+GRAY = "gray"
 _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
@@ -93,7 +93,7 @@ def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, least: Si
         return _decode_by_pillow(data, header, config)
     if space == "CMYK":
         pixels = np.invert(pixels)
-    if not header.profile and space == config.color.upper():
+    if not header.profile and space == _SPACES[config.channels]:
         return pixels
     return _finish(_as_image(pixels), header.profile, config)
 

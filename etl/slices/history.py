@@ -120,8 +120,8 @@ class SplitHistory:
         """The tables ``departed``, ``contents`` and ``groups`` of slices that have these splits of all ``groups``.
 
         ``places`` and ``contents`` are the places of all examples' keys and contents here, -1 for what is new;
-        ``splits`` their numbers. Departed are the keys that are no examples again, and those of ``removed`` that never
-        were there.
+        ``splits`` their numbers. Departed are the keys that are not examples any more, and those of ``removed`` that
+        never were there.
         """
         import pyarrow.compute as pc
 
@@ -194,6 +194,11 @@ def list_sha256(keys: Iterable[str]) -> str:
 class ParentSlices(Generation):
     """Finished slices: their manifest, its fingerprint, and their folder."""
 
+    @classmethod
+    def of(cls, slices: Generation) -> "ParentSlices":
+        """These slices, as `read_slices` gives them."""
+        return cls(slices.marker, slices.fingerprint, slices.folder)
+
     @cached_property
     def history(self) -> SplitHistory:
         """All that they record of splits. Raises DataError if a table of theirs is not as it was written."""
@@ -237,7 +242,7 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
 
 
 def _read(stage: Stage) -> ParentSlices:
-    return ParentSlices(**vars(read_slices(stage)))
+    return ParentSlices.of(read_slices(stage))
 
 
 def _named(root: Place, text: str) -> Stage:

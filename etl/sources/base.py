@@ -104,6 +104,7 @@ def change_error(file: Place) -> DataError:
 
 
 def in_place_error(reason: str) -> UsageError:
+    """The error if images cannot be left where they are, for this reason."""
     return UsageError(f"--in-place is for plain tar files and Parquet files, but {reason}; leave it out")
 
 

@@ -158,7 +158,7 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices(**vars(_read_slices(stage)))
+            return ParentSlices.of(_read_slices(stage))
     return None
 
 

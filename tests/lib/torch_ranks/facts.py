@@ -52,6 +52,6 @@ def change(examples: int, parts: int) -> float:
 facts = {
     "parameters": {name: [count(name, *each) for each in json.loads(sys.argv[1])] for name in BUILDERS},
     "on_meta": [name for name in ("resnet50", f"{TINY}:tiny", f"{TINY}:branched") if is_on_meta(name)],
-    "changes": [str(change(*each)) for each in ((0, 1), (1, 1), (3, 4))],  # "nan" is no JSON
+    "changes": [str(change(*each)) for each in ((0, 1), (1, 1), (3, 4))],  # JSON has no nan
 }
 print(json.dumps(facts, allow_nan=False))
