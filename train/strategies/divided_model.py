@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
@@ -155,19 +155,26 @@ class DividedTrainer(TorchTrainer):
         return state
 
     def _on_root(self, tensor: torch.Tensor | None, what: Whole) -> torch.Tensor:
-        """A copy of the whole of a tensor, on the CPU; on rank 0 only it is complete."""
+        """A copy of the whole of a tensor, on the CPU of rank 0, to which the others send what they have."""
         rank = self._collective.rank
-        if tensor is not None:
-            is_kept = rank == 0 and not is_sharded(tensor)
-            tensor = whole(tensor).detach()  # which all ranks gather that have shards
-            if rank in (0, what.owner):
-                tensor = tensor.to("cpu", copy=is_kept, memory_format=torch.contiguous_format)
-        if what.owner and rank == what.owner:
-            torch.distributed.send(tensor, 0)
-        elif what.owner and rank == 0:
-            tensor = torch.empty(what.shape, dtype=what.dtype)
-            torch.distributed.recv(tensor, what.owner)
-        return torch.empty(0) if tensor is None else tensor
+        found = torch.empty(what.shape, dtype=what.dtype, device="meta" if rank else "cpu")
+        owners, pieces = [what.owner], [found]
+        if (dimension := divided_dimension(tensor)) is not None:
+            owners = [*range(self._parts.parts)]  # the ranks of the first copy
+            pieces = list(found.chunk(len(owners), dimension))
+        for owner, piece in zip(owners, pieces, strict=True):
+            if rank == owner and tensor is not None:
+                own = local(tensor).detach()
+                if rank == 0:
+                    piece.copy_(own)
+                else:
+                    torch.distributed.send(own.cpu().contiguous(), 0)
+            elif rank == 0:
+                received = piece.contiguous()
+                torch.distributed.recv(received, owner)
+                if received is not piece:
+                    piece.copy_(received)
+        return found
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
         """Keep arrays of the whole model for the next `broadcast_state`. Raises UsageError if names or shapes are not
@@ -211,7 +218,12 @@ class DividedTrainer(TorchTrainer):
     def digests(self) -> list[tuple[str, str]]:
         """As `TorchTrainer.digests`, of the tensors of this rank; names of shards have the number of their part."""
         part = f" of part {self._parts.part_rank}"
-        return digests_of({f"{name}{part * is_sharded(each)}": local(each) for name, each in self._tensors.items()})
+        return digests_of(
+            {
+                name if divided_dimension(each) is None else f"{name}{part}": local(each)
+                for name, each in self._tensors.items()
+            }
+        )
 
     def first_not_finite(self) -> str:
         """As `TorchTrainer.first_not_finite`, of all ranks. They must call it together."""
@@ -219,9 +231,10 @@ class DividedTrainer(TorchTrainer):
         return next((each for each in self._collective.gather_object(own) if each), "")
 
 
-def is_sharded(tensor: torch.Tensor) -> bool:
-    """True if ranks have different parts of it."""
-    return isinstance(tensor, DTensor) and any(each.is_shard() for each in tensor.placements)
+def divided_dimension(tensor: torch.Tensor | None) -> int | None:
+    """That along which ranks have different parts of it; None if they have not."""
+    placements = tensor.placements if isinstance(tensor, DTensor) else ()
+    return next((each.dim for each in placements if isinstance(each, Shard)), None)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from train.strategies import Strategy, ddp
 
 STEP, ALONE_S = timedelta(seconds=1), 3.0  # the timeout of a step, and for how long rank 0 works alone
 TIMEOUT_S = 10.0  # for a rank that does not come; in it, both must make a group
+END = timedelta(seconds=60)  # for both to have given up: rank 0 must find rank 1 late, not lost
 
 
 def work_alone() -> str:
@@ -37,7 +38,8 @@ def meet(strategy: Strategy) -> None:
         of_ranks[rank].gather_object(rank)  # to which the other one does not come
     except EnvironmentFailure as error:
         click.echo(f"{rank}: {error}")
-        time.sleep(TIMEOUT_S if rank else 0)  # rank 0 must find it late, not lost, should it begin to wait a bit later
+    set_timeout(END, torch.distributed.group.WORLD)
+    torch.distributed.barrier()
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_what_the_environment_lacks_is_named(root: Path) -> None:
 
 
 WIDE_BYTES = 206e6  # of the weights of tiny.wide
-OTHER_BYTES = 130e6  # of stacks, batches and buffers of a rank
+OTHER_BYTES = 160e6  # of stacks, batches and buffers of a rank
 
 
 def runs_of_ddp(words: Sequence[object], ranks: int) -> list[Sequence[object]]:
@@ -289,7 +289,9 @@ def test_batch_norm_is_that_of_micro_batches_in_turn(root: Path) -> None:
 
 
 def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
-    """Adam's two moments, the gradients and a checkpoint are 7 times the weights on one rank, 5 on the first of two."""
+    """Weights, Adam's moments, the gradients and a checkpoint are 7 times the weights on one rank, and 5 on the first
+    of two. With all else, 7.9 and at most 6.6 were measured; the limit is between them.
+    """
     limited = "tests/lib/torch_ranks/with_memory_limit.py"
     words = ("--data", root, "--model", f"{TINY}:wide", "--optimizer", "adam", "--batch", 8, "--max-steps", 2)
     extra = str(int(6.5 * WIDE_BYTES + OTHER_BYTES))
