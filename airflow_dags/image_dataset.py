@@ -31,7 +31,7 @@ PARAMS = {
     "name": text("{date}-{time}", f"Name of the slices. Known images keep their split. {DATE}", ringslice.FOLDER_NAME),
     "workers": number(2, "Ranks that will train. The number of slices is a multiple of them.", minimum=1),
     "max_rejects": number(0.05, "Share of images that cannot be used.", ["null", "number"], maximum=1, **QUALITY),
-    "max_removed": number(None, "Images that the source lost or changed.", **QUALITY),
+    "max_removed_images": number(None, "Images that the source lost or changed.", **QUALITY),
     "max_imbalance": number(None, "Images of the largest class / the smallest.", "number", **QUALITY),
     "max_duplicates": number(None, "Contents that are in several splits.", **QUALITY),
     "slices": number(None, "Slices of the training split. Empty: about 200 MB each.", minimum=1, **MORE),
@@ -53,7 +53,7 @@ def exceeded(summaries: Mapping[str, Mapping[str, Any]], limits: Mapping[str, An
     largest, smallest = (max(sharded[each].values()) for each in ("largest_class", "smallest_class"))
     found = {
         "max_rejects": normalized["rejects"] / max(1, normalized["images"]),
-        "max_removed": summaries["ingest"]["removed_or_changed"],
+        "max_removed_images": summaries["ingest"]["removed_or_changed"],
         "max_imbalance": largest / smallest if smallest else float("inf"),
         "max_duplicates": summaries["verify"]["duplicates"]["across_splits"],
     }

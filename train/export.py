@@ -48,8 +48,8 @@ def command(**values: Any) -> None:
     """Export a checkpoint of a run as a SavedModel that takes image files and needs nothing of ours.
 
     What was done to the training images is in it: decoding, turning a JPEG by EXIF, cutting or padding to the slices'
-    size, colour. Colour profiles are not applied, and TIFF, AVIF and JPEG 2000 are unknown to TensorFlow, which alone
-    loads it. train/predict.py uses it on files and folders.
+    size, colour. Colour profiles are not applied. TensorFlow, which alone loads it, has no ops for PNM, TIFF, AVIF,
+    JPEG 2000, BMP with a palette and WebP with transparency. train/predict.py uses it on files and folders.
     """
     require_one_process()
     with prepare_import(), require_framework(COMMAND):

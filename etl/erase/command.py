@@ -69,7 +69,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
 
 def require_clean(root: Place, listed: Place, summary: Summary) -> None:
     """Raise DataError if slices still have the images; log the commands that make new ones without them."""
-    left = summary.facts["slices_that_hold_them"]
+    left = summary.facts["remaining_slices"]
     if left and not summary.facts["dry_run"]:
         ends = [stage.folder.name for stage in lineage_ends(root)] or list(left)
         commands = [_shard_again(root, name, listed) for name in left if name in ends]
@@ -200,7 +200,7 @@ def _summary(root: Place, found: Found, done: Mapping[str, int], *, dry_run: boo
         "copied_keys": found.copies[:MAX_NAMED],
         "images": found.images,
         **done,
-        "slices_that_hold_them": left,
+        "remaining_slices": left,
         "dry_run": dry_run,
     }
     rows = [[name, split, count] for name in left for split, count in found.examples[name].items()]

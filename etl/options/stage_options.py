@@ -1,7 +1,4 @@
-"""The options of the stages: the ``ringslice`` command and the mrjob scripts take them from here.
-
-An option of the same name is the same option in every command.
-"""
+"""The options of the stages: the ``ringslice`` command and the mrjob scripts take them from here."""
 
 import os
 from typing import Any
@@ -128,8 +125,8 @@ INGEST_OPTIONS = (
     _value("--pack-size", BYTES, f"Approximate size of a pack, the input of one mapper. Default: {DEFAULT_PACK_SIZE}."),
     _flag(
         "--split-folders",
-        "The first level of folders, of SOURCE or of its archives, is the split (train, validation or val, test), the"
-        " second the class.",
+        "The first level of folders, of SOURCE or of its archives, is the split (train, val, test, and their usual"
+        " other names), the second the class.",
     ),
     _value(
         "--label-column",

@@ -203,8 +203,8 @@ _OPTIONS = (
         " copy of the model on each GPU of this host; multi-worker-mirrored, in several such processes"
         " (train/launch.py -np N); parameter-server and synchronous-parameter-server, in workers whose weights are on"
         " servers (train/launch.py --workers W --servers P); ddp, with PyTorch, on the ranks that torchrun started;"
-        " pipeline and tensor-parallel, likewise, but each rank has a part of the model: some of its layers, or of each"
-        " layer. A run can go on with another one of the same framework.",
+        " pipeline and tensor-parallel, likewise, but each rank has a part of the model: consecutive layers; or"
+        " some branches, and parts of pairs of linear layers. A run can go on with another one of the same framework.",
     ),
     click.option(
         "--model-ranks",
@@ -335,10 +335,10 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
 
-    After each epoch it evaluates on the validation split (the test split if there is none), and leaves a checkpoint
+    After each epoch it evaluates on the validation split (the test split if there is none), and writes a checkpoint
     under ROOT/runs; at the end it evaluates every example of the test split exactly once.
 
-    With PyTorch: torchrun --nproc-per-node 8 train/main.py --strategy ddp
+    With PyTorch: torchrun --nproc-per-node 8 -- train/main.py --strategy ddp
 
     Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
     train/main.py"""

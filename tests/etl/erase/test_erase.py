@@ -121,10 +121,10 @@ def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Datase
     refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
     (command,) = re.findall(r"without these images: ringslice (shard .*)", finished.stderr)
     succeeded(ringslice_here(*shlex.split(command), "-r", "inline"))
-    for name in facts["slices_that_hold_them"]:
+    for name in facts["remaining_slices"]:
         shutil.rmtree(data.root / "slices" / name)
     again = json.loads(succeeded(ringslice_here(*words)).stdout)
-    assert (again["images"], again["unknown_keys"], again["slices_that_hold_them"]) == (0, 0, {})
+    assert (again["images"], again["unknown_keys"], again["remaining_slices"]) == (0, 0, {})
     assert files_with(data.root, needles) == []
     assert data.ends() == ["night-2-erased"]
     assert data.splits("night-2-erased") == {key: split for key, split in before.items() if key not in GONE}
@@ -164,7 +164,7 @@ def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> 
 def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     kept = contents(data.root)
     facts = data.erase("ant/03.png", "nobody", dry_run=True)
-    assert (facts["images"], facts["unknown"], len(facts["slices_that_hold_them"])) == (2, ["nobody"], 3)
+    assert (facts["images"], facts["unknown"], len(facts["remaining_slices"])) == (2, ["nobody"], 3)
     with pytest.raises(UsageError, match=r"none of its 2 keys is known in .*: 'nobody', 'nothing'; give keys as"):
         data.erase("nobody", "nothing")
     with pytest.raises(UsageError, match=r"these are all images of .*; remove the whole folder"):
@@ -175,7 +175,7 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
 @pytest.mark.integration
 def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
     kept = contents(data.root / "slices")
-    assert data.erase("bee/wrong.png")["slices_that_hold_them"] == {}
+    assert data.erase("bee/wrong.png")["remaining_slices"] == {}
     assert contents(data.root / "slices") == kept
     assert files_with(data.root, {NO_IMAGE}) == []
 
@@ -199,7 +199,7 @@ def test_slices_that_are_made_meanwhile_are_listed(data: Dataset, monkeypatch: p
         shard_here(root, *SHARES, "--name", "meanwhile")
 
     monkeypatch.setattr(command, "_require_idle", shard_meanwhile)
-    assert "meanwhile" in data.erase("ant/00.png")["slices_that_hold_them"]
+    assert "meanwhile" in data.erase("ant/00.png")["remaining_slices"]
 
 
 @pytest.mark.integration
