@@ -1,4 +1,4 @@
-"""What can go wrong, by exit status, and the one line that a user sees of it.
+"""Exceptions by exit status, and the line that a user sees for each.
 
 Status 0 done, 1 the data falls short, 2 wrong use, 3 the environment fails, 130 interrupted.
 """
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 ERROR_PREFIX = "ringslice: error: "  # of the line that says why a process ended
 DEBUG_VARIABLE = "RINGSLICE_DEBUG"
 
-LIBHDFS_FAILED = 255  # the number that libhdfs gives for what it has none for
+LIBHDFS_FAILED = 255  # libhdfs's errno for an exception of Java that has none
 
 _REMEDIES = {
     errno.ENOSPC: "free some space or choose another place",
@@ -80,7 +80,7 @@ class EnvironmentFailure(RingsliceError):
 ERRORS: dict[int, type[RingsliceError]] = {each.status: each for each in (DataError, UsageError, EnvironmentFailure)}
 
 _NO_THREAD = "can't start new thread"  # of Python's threading
-_NO_ROOM = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
+_NO_MEMORY_TO_LOAD = "failed to map segment"  # of glibc's loader (dl-map-segments.h)
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
@@ -91,9 +91,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return INTERRUPTED, "interrupted; run the same command to resume"
     if isinstance(error, OSError) and not isinstance(error, ValueError):  # both: io.UnsupportedOperation, a defect
         code = error.errno or 0
-        text = (
-            str(error).splitlines()[0].removeprefix(f"[Errno {code}] ").partition(". Detail:")[0]
-        )  # as pyarrow has it
+        text = (str(error) or type(error).__name__).splitlines()[0].removeprefix(f"[Errno {code}] ")
+        text = text.partition(". Detail:")[0]  # pyarrow appends it
         what = os.strerror(code) if code and code != LIBHDFS_FAILED else text
         where = f": {error.filename or text}" if code and what != text else ""
         remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
@@ -103,7 +102,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return EnvironmentFailure.status, f"{_NO_THREAD} (raise the limit: ulimit -v)"
-    if isinstance(error, ImportError) and _NO_ROOM in str(error):
+    if isinstance(error, ImportError) and _NO_MEMORY_TO_LOAD in str(error):
         library = str(error).partition(":")[0].rpartition("/")[2]
         return EnvironmentFailure.status, f"no memory to load {library} (raise the limit: ulimit -v)"
     return None

@@ -44,7 +44,6 @@ class Training:
     ) -> None:
         self.run, self.data, self.trainer, self.strategy, self.monitor = run, data, trainer, strategy, monitor
         self.hooks, self.collective = hooks, strategy.collective
-        self.is_new = strategy.earlier is None  # False if this process has trained the run with other ranks before
         self.metrics = MetricsLog(run, trainer, self.collective, strategy.is_elastic, is_counted=strategy.is_counted)
         self.checkpoints = Checkpointer(run, trainer, self.collective, monitor, metrics=self.metrics, hooks=hooks)
         self.evaluator = Evaluator(data, trainer, self.collective, monitor, hooks)
@@ -54,8 +53,9 @@ class Training:
         """Train until the run is over; then evaluate the test split and write the result."""
         with self.checkpoints:
             position = self.restore()
-            reason = self.reason_to_stop(position, seconds=0)  # set-up does not count: a start takes a step at least
-            self.reporter.begin(self.trainer, position, reason, was_over=self.is_new and reason != "")
+            reason = self.reason_to_stop(position, seconds=0)  # of steps, so each start takes one at least
+            is_first = self.strategy.earlier is None  # this process has not trained the run with other ranks before
+            self.reporter.begin(self.trainer, position, reason, was_over=is_first and reason != "")
             while not reason:
                 if not position.awaits_evaluation:
                     position = self.train_epoch(position)

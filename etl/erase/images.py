@@ -32,7 +32,7 @@ from etl.storage.place import Place
 IN_PACKS, IN_PARTS, IN_SLICES = "packs", "parts", "slices"  # where an image may be
 
 ENDING = ".parquet"
-AT_ONCE = 4
+PACKS_AT_ONCE = 4
 REMEDY = "its other images cannot be repacked; put the original back"
 
 _COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
@@ -40,7 +40,7 @@ _COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
 
 @dataclass(frozen=True)
 class Found:
-    """What there is below a root of the images with these ``keys``, and of all with the same contents.
+    """Where the images with these ``keys``, and all with the same contents, are below a root.
 
     ``rows`` are keys and contents, with those that were erased before. ``packs`` and ``parts`` are names, also of
     earlier generations; ``examples`` those of each set of slices that has any, by split. ``images`` is how many rows of
@@ -60,7 +60,7 @@ class Found:
 
     @property
     def unknown(self) -> list[str]:
-        """Those keys that nothing has, or had when it was erased."""
+        """Keys that are neither in a list nor in the record of erased images."""
         known = {key for key, _ in self.rows}
         return [key for key in self.keys if key not in known]
 
@@ -90,18 +90,19 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
         of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
         if of_them.num_rows:
             rows.update(zip(of_them["key"].to_pylist(), of_them["sha256"].to_pylist(), strict=True))
-            holders[kind].add(name)
-            examples[name].update(of_them["split"].to_pylist() if kind == IN_SLICES else ())
-    sets = {name: dict(sorted(examples[name].items())) for name in sorted(holders[IN_SLICES])}
+            if kind == IN_SLICES:
+                examples[name].update(of_them["split"].to_pylist())
+            else:
+                holders[kind].add(name)
     packs = frozenset(holders[IN_PACKS])
     live = _count_live(root, packs, wanted)
-    return Found(tuple(keys), frozenset(rows), packs, frozenset(holders[IN_PARTS]), sets, live)
+    return Found(tuple(keys), frozenset(rows), packs, frozenset(holders[IN_PARTS]), _in_order(examples), live)
 
 
 def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
-    """Tables with the columns key and sha256: of what kind, and the name of the pack, part or slices.
+    """Yield kind, name (of a pack, part or slices) and a table with the columns key and sha256.
 
-    The first one, of no kind, is that of the images that were erased before.
+    The first one, of no kind, has the images that were erased before.
     """
     yield "", "", read_record(root)
     folders = (("raw/packs", IN_PACKS), ("normalized/parts", IN_PARTS), ("normalized/rejects", IN_PARTS))
@@ -125,6 +126,10 @@ def find_examples(root: Place, contents: frozenset[bytes]) -> dict[str, dict[str
     for _, name, table in _tables_of_slices(root):
         of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
         found[name].update(of_them["split"].to_pylist())
+    return _in_order(found)
+
+
+def _in_order(found: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
     return {name: dict(sorted(counts.items())) for name, counts in sorted(found.items()) if counts}
 
 
@@ -144,7 +149,7 @@ def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
 
 
 def has_parts(root: Place, found: Found) -> bool:
-    """Whether the current ``normalized`` has parts with these images."""
+    """True if the current ``normalized`` has parts with these images."""
     stage = normalized_stage(root)
     if not stage.marker.exists():
         return False
@@ -154,7 +159,7 @@ def has_parts(root: Place, found: Found) -> bool:
 
 @dataclass
 class PackedImages(Source):
-    """Images of packs, as a source of new packs. A position is the number of a pack, and that of a row there."""
+    """Images of packs, as a source of new packs. A position is (index in `packs`, index in its rows)."""
 
     raw: Place
     packs: list[str]
@@ -194,7 +199,9 @@ def repack(root: Place, found: Found) -> int:
     assert run is not None
     with run:
         pack_bytes = marker["config"]["pack_bytes"]
-        written = copy_to_packs(run, rest, rest.images, marker["next_pack"], pack_bytes=pack_bytes, at_once=AT_ONCE)
+        written = copy_to_packs(
+            run, rest, rest.images, marker["next_pack"], pack_bytes=pack_bytes, at_once=PACKS_AT_ONCE
+        )
         facts = {
             "parent": parent.fingerprint,
             "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),

@@ -17,7 +17,6 @@ from etl.storage.atomic import OutputFile, publish_bytes, publishing
 from etl.storage.place import Place
 
 GROUP_ROWS = 1 << 16
-Table = pa.Table
 
 _FACTS = b"ringslice"
 
@@ -103,18 +102,18 @@ class TableBuilder:
 
 
 def read_table(place: Place, columns: list[str] | None = None, remedy: str | None = None) -> pa.Table:
-    """The table in this Parquet file. Raises DataError if it cannot be read as one, or has not these ``columns``.
+    """The table in this Parquet file. Raises DataError if it cannot be read as one, or lacks one of ``columns``.
 
     With the ``remedy`` for a file that a marker names, a missing one is a DataError, too, else FileNotFoundError.
     """
-    with reading(place) if remedy is None else reading_recorded(place, remedy) as source:
+    with _reading(place, remedy) as source:
         table = _read_whole(source, columns)
         _require_columns(columns, table.column_names)
         return table.select(columns) if columns else table
 
 
 def _read_whole(source: pa.NativeFile, columns: list[str] | None = None) -> pa.Table:
-    """The table, without those of ``columns`` that it lacks; a third of the processor time of `pq.read_table`."""
+    """The table, without those of ``columns`` that it lacks; takes a third of the processor time of `pq.read_table`."""
     file = pq.ParquetFile(source, pre_buffer=True)
     return file.read(columns, use_threads=file.num_row_groups > 1)
 
@@ -145,7 +144,8 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if passed < stop and start < passed + rows:
-                first = first if groups else passed
+                if not groups:
+                    first = passed
                 groups.append(group)
             passed += rows
         if passed < stop:
@@ -166,7 +166,7 @@ def read_with_facts(place: Place, remedy: str | None = None) -> tuple[pa.Table, 
 
     Raises DataError where there is nothing of that kind.
     """
-    with reading(place) if remedy is None else reading_recorded(place, remedy) as source:
+    with _reading(place, remedy) as source:
         table = _read_whole(source)
         return table, _facts_in(table.schema)
 
@@ -202,10 +202,12 @@ def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterat
 
 
 @contextmanager
-def reading_recorded(place: Place, remedy: str) -> Iterator[pa.NativeFile]:
-    """As `reading`, for a file that a marker names: if it is missing, that is a DataError, too."""
+def _reading(place: Place, remedy: str | None) -> Iterator[pa.NativeFile]:
+    """As `reading`; with the ``remedy`` for a file that a marker names, a missing one is a DataError, too."""
     try:
-        with reading(place, remedy=f"; {remedy}") as source:
+        with reading(place, remedy=f"; {remedy}" if remedy else "") as source:
             yield source
     except FileNotFoundError:
+        if remedy is None:
+            raise
         raise DataError(f"{place} is missing; {remedy}") from None

@@ -3,7 +3,6 @@
 Site files may have XInclude and ``${...}`` in values.
 """
 
-import functools
 import getpass
 import os
 import pwd
@@ -17,7 +16,7 @@ from xml.etree import ElementInclude, ElementTree
 
 from etl.errors import EnvironmentFailure
 
-SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # which name the folders of the site
+SITE_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME")  # that name the site's folders
 USER_VARIABLE = "HADOOP_USER_NAME"
 SITE_FILES = ("core-site.xml", "hdfs-site.xml", "mapred-site.xml", "yarn-site.xml")
 COMMAND_TIMEOUT_S = 60
@@ -33,13 +32,14 @@ def configuration_folder() -> Path | None:
     if folder := os.environ.get("HADOOP_CONF_DIR"):
         return Path(folder)
     home = os.environ.get("HADOOP_HOME")
-    folder_of_home = Path(home or "/nonexistent") / "etc" / "hadoop"
-    return folder_of_home if folder_of_home.is_dir() else None
+    folder_of_home = Path(home, "etc", "hadoop") if home else None
+    return folder_of_home if folder_of_home and folder_of_home.is_dir() else None
 
 
 def hadoop_user() -> str:
-    """The user on Hadoop without Kerberos: of HADOOP_USER_NAME, else of this process. Raises EnvironmentFailure if that
-    has no name.
+    """The user on Hadoop without Kerberos: HADOOP_USER_NAME, else that of this process.
+
+    Raises EnvironmentFailure if that has no name.
     """
     try:
         return os.environ.get(USER_VARIABLE) or getpass.getuser()
@@ -48,7 +48,8 @@ def hadoop_user() -> str:
 
 
 def site_configuration() -> dict[str, str]:
-    """The properties of the site's files by name; a later file of `SITE_FILES` wins. Empty if there are none.
+    """The properties of the site's files by name; a later file of `SITE_FILES` wins, except over a ``final`` one. Empty
+    if there are none.
 
     Raises EnvironmentFailure if one of them is not XML, or HADOOP_CONF_DIR is not a folder.
     """
@@ -57,11 +58,14 @@ def site_configuration() -> dict[str, str]:
         return {}
     if not folder.is_dir():
         raise EnvironmentFailure(f"HADOOP_CONF_DIR {folder} is not a folder; set it to the one that has core-site.xml")
-    properties: dict[str, str] = {}
+    properties, final = dict[str, str](), set[str]()
     for path in (folder / name for name in SITE_FILES):
-        if path.is_file():
-            properties |= read_site_file(path)
-    return resolve(properties)
+        for name, value, is_final in read_site_file(path) if path.is_file() else ():
+            if name not in final:
+                properties[name] = value
+            if is_final:
+                final.add(name)
+    return substitute_variables(properties)
 
 
 def site_umask(site: Mapping[str, str]) -> int:
@@ -74,8 +78,8 @@ def site_umask(site: Mapping[str, str]) -> int:
     return int(text, 8) & 0o777
 
 
-def read_site_file(path: Path) -> dict[str, str]:
-    """The properties of one site file, with those of the files it includes (XInclude); the last of a name wins.
+def read_site_file(path: Path) -> list[tuple[str, str, bool]]:
+    """Name, value and whether it is final of the properties of one site file and of those it includes (XInclude).
 
     Raises EnvironmentFailure for a file that is not XML, and for an include of itself or of no file.
     """
@@ -84,16 +88,22 @@ def read_site_file(path: Path) -> dict[str, str]:
         ElementInclude.include(root, _load, base_url=str(path), max_depth=None)  # type: ignore[arg-type]
     except (ElementInclude.FatalIncludeError, OSError) as error:
         raise EnvironmentFailure(f"{path} has an xi:include that cannot be read ({error}); correct it") from None
-    found = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
-    return {name.strip(): value.strip() for name, value in found if name and value is not None}
+    found = (
+        [each.get(key, each.findtext(key)) for key in ("name", "value", "final")] for each in root.iter("property")
+    )
+    return [
+        (name.strip(), value.strip(), (final or "").strip() == "true")
+        for name, value, final in found
+        if name and value is not None
+    ]
 
 
-def resolve(properties: Mapping[str, str]) -> dict[str, str]:
+def substitute_variables(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties with their ``${…}`` replaced: Java's system properties, ``env.NAME``, then other properties.
 
     As in Hadoop, what has no value stays, and so does a value that leads back to itself.
     """
-    return {name: _resolved(value, properties) for name, value in properties.items()}
+    return {name: _substituted(value, properties) for name, value in properties.items()}
 
 
 def _load(href: str, parse: str = "xml", encoding: str | None = None) -> ElementTree.Element:
@@ -109,22 +119,22 @@ def _load(href: str, parse: str = "xml", encoding: str | None = None) -> Element
         ) from None
 
 
-def _resolved(value: str, properties: Mapping[str, str]) -> str:
+def _substituted(value: str, properties: Mapping[str, str]) -> str:
     text = value
     for _ in range(MAX_SUBSTITUTIONS):
         variable = _VARIABLE.search(text)
         if variable is None:
             return text
-        replacement = _value_of(variable[1], properties)
+        replacement = _variable_value(variable[1], properties)
         if replacement is None:
             return text
-        if variable[0] in replacement:  # a loop
+        if variable[0] in replacement:  # it refers to itself
             return value
         text = text[: variable.start()] + replacement + text[variable.end() :]
     return value
 
 
-def _value_of(name: str, properties: Mapping[str, str]) -> str | None:
+def _variable_value(name: str, properties: Mapping[str, str]) -> str | None:
     if variable := _ENVIRONMENT.fullmatch(name):
         found = os.environ.get(variable[1])
         if found is None or (not found and variable[2] == ":-"):
@@ -165,7 +175,6 @@ def java_home() -> Path:
     raise EnvironmentFailure("no Java found; install one (apt-get install openjdk-17-jre-headless) and set JAVA_HOME")
 
 
-@functools.cache
 def class_path() -> str:
     """CLASSPATH, else what ``hadoop classpath --glob`` says: the jars a JVM needs to speak with HDFS.
 
@@ -182,6 +191,11 @@ def class_path() -> str:
     except EnvironmentFailure as error:
         raise EnvironmentFailure(
             f"libhdfs needs CLASSPATH, and {error} (or export CLASSPATH yourself, or take --hdfs-driver native)"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailure(
+            f"libhdfs needs CLASSPATH, and {command} classpath --glob took more than {COMMAND_TIMEOUT_S} s; export"
+            " CLASSPATH, or take --hdfs-driver native"
         ) from None
     if done.returncode or not done.stdout.strip():
         reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
@@ -206,7 +220,10 @@ def libhdfs_folder() -> Path:
 
 
 def streaming_jar() -> Path:
-    """Hadoop's streaming jar, below HADOOP_MAPRED_HOME or HADOOP_HOME. Raises EnvironmentFailure."""
+    """Hadoop's streaming jar, below HADOOP_MAPRED_HOME or HADOOP_HOME, else below the home of the ``hadoop`` on PATH.
+
+    Raises EnvironmentFailure.
+    """
     homes = [Path(os.environ[name]) for name in ("HADOOP_MAPRED_HOME", "HADOOP_HOME") if os.environ.get(name)]
     homes = homes or [Path(hadoop_command()).resolve().parent.parent]
     for home in homes:

@@ -23,15 +23,23 @@ _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
-_SILENTLY_TAKEN = {WEBP: 16, AVIF: 12, JPEG_2000: 20}  # bytes for each pixel, as measured
+_DECODER_BYTES_PER_PIXEL = {
+    WEBP: 16,
+    AVIF: 12,
+    JPEG_2000: 20,
+}  # measured, of decoders that do not report a lack of memory
 _GAP = "extraneous bytes before marker"  # possibly between header segments, where it does not change the picture
 _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture was not decoded then
 
 
 def upright_size(header: Header) -> Size:
     """Return the size of the picture after it is turned upright."""
-    stored = Size(header.height, header.width)
-    return Size(*stored[::-1]) if header.orientation >= TURNED else stored
+    return _turned(Size(header.height, header.width), header.orientation)
+
+
+def _turned(size: Size, orientation: int) -> Size:
+    """Return the upright size of a stored one, or the stored one of an upright one."""
+    return Size(size.width, size.height) if orientation >= TURNED else size
 
 
 def mirrored(orientation: int) -> tuple[bool, bool]:
@@ -39,17 +47,17 @@ def mirrored(orientation: int) -> tuple[bool, bool]:
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
-def decode(data: bytes, header: Header, config: NormalizeConfig, least: Size) -> Pixels | Reject:
+def decode(data: bytes, header: Header, config: NormalizeConfig, min_size: Size) -> Pixels | Reject:
     """Decode the first picture of an image file, whose header is ``header``, with colour and background of ``config``.
 
-    A decoder that can scale, and do less so, may give a smaller picture, though not below ``least``. Returns uint8 of
-    shape (height, width, channels), C-contiguous.
+    A decoder that can scale down while decoding may return a smaller picture, but not below ``min_size``. Returns uint8
+    of shape (height, width, channels), C-contiguous.
     """
     try:
         if header.format == PNM and header.offset:
-            pixels: Pixels | Reject = _plain_pixels(data, header, config)
+            pixels: Pixels | Reject = _decode_plain_pnm(data, header, config)
         elif header.format == JPEG and header.components in _SPACES:
-            pixels = _decode_jpeg(data, header, config, least)
+            pixels = _decode_jpeg(data, header, config, min_size)
         else:
             pixels = _decode_by_pillow(data, header, config)
     except Exception as error:
@@ -62,11 +70,11 @@ def decode(data: bytes, header: Header, config: NormalizeConfig, least: Size) ->
 
 
 def _require_memory(header: Header) -> None:
-    """Raise MemoryError if there is not as much memory as a decoder needs that does not report a lack of it."""
-    np.empty(header.width * header.height * _SILENTLY_TAKEN.get(header.format, 0), np.uint8)
+    """Raise MemoryError if there is not as much memory as the decoder of this format needs and does not report."""
+    np.empty(header.width * header.height * _DECODER_BYTES_PER_PIXEL.get(header.format, 0), np.uint8)
 
 
-def _plain_pixels(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
+def _decode_plain_pnm(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
     shape = (header.height, header.width, header.components)
     size = header.height * header.width * header.components
     if len(data) < header.offset + size:
@@ -76,18 +84,18 @@ def _plain_pixels(data: bytes, header: Header, config: NormalizeConfig) -> Pixel
     return pixels if same else _finish(_as_image(pixels), b"", config)
 
 
-def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, least: Size) -> Pixels | Reject:
+def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, min_size: Size) -> Pixels | Reject:
     space = _SPACES[header.components]
     if space == "RGB" and config.color == GRAY and not header.profile:
         space = "GRAY"
-    height, width = _least_decoded(header, least)
+    height, width = _least_decoded(header, min_size)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
     except ValueError as error:
         if _BAD_PROFILE in str(error) and len(without := without_profile(data)) < len(data):
-            return _decode_jpeg(without, header, config, least)
+            return _decode_jpeg(without, header, config, min_size)
         if _GAP in str(error) and len(without := without_gaps(data)) < len(data):
-            return _decode_jpeg(without, header, config, least)
+            return _decode_jpeg(without, header, config, min_size)
         if _HARMLESS not in str(error) and any(text in str(error) for text in _DAMAGED):
             return reject_for(error, data, JPEG)
         return _decode_by_pillow(data, header, config)
@@ -98,14 +106,14 @@ def _decode_jpeg(data: bytes, header: Header, config: NormalizeConfig, least: Si
     return _finish(_as_image(pixels), header.profile, config)
 
 
-def _least_decoded(header: Header, least: Size) -> Size:
+def _least_decoded(header: Header, min_size: Size) -> Size:
     """Return the minimum size to decode, as stored; (0, 0) for the whole size if libjpeg has no smaller one.
 
-    It scales by eighths. An attempt that changes nothing takes a tenth of the time of decoding.
+    It scales by eighths. Asking for a smaller size in vain takes a tenth of the time of decoding.
     """
-    least = Size(*least[::-1]) if header.orientation >= TURNED else least
-    less = 8 * least.height <= 7 * header.height and 8 * least.width <= 7 * header.width
-    return least if less else Size(0, 0)
+    min_size = _turned(min_size, header.orientation)
+    less = 8 * min_size.height <= 7 * header.height and 8 * min_size.width <= 7 * header.width
+    return min_size if less else Size(0, 0)
 
 
 def _as_image(pixels: Pixels) -> Image.Image:

@@ -63,29 +63,14 @@ def _check_request(text: str, request: SplitRequest) -> None:
     total = sum(fractions)
     if rests > 1:
         raise ValueError(f"{text!r} gives the rest to more than one split")
-    if total > 1 if rests else total != 1:
+    is_wrong = total > 1 if rests else total != 1
+    if is_wrong:
         raise ValueError(f"the fractions of {text!r} are not parts of 1; their sum is {float(total):g}")
     if request.get("train", 0) == 0:
         raise ValueError(f"{text!r} leaves nothing to train on; give train a share above 0")
 
 
-def resolve_fractions(request: SplitRequest, total: int) -> Fractions:
-    """The fractions of ``total`` examples that ``request`` asks for; they add up to 1.
-
-    Raises DataError if there are not as many examples as it counts.
-    """
-    fractions = {
-        name: share if isinstance(share, Fraction) else Fraction(share, max(total, 1))
-        for name, share in request.items()
-        if share is not None
-    }
-    left = 1 - sum(fractions.values(), Fraction(0))
-    if left < 0:
-        raise DataError(f"--split asks for more examples than there are ({total}); give smaller numbers")
-    return {name: fractions.get(name, left) for name in request}
-
-
-# fields of a `ShardConfig` that are options of the same names
+# fields of a `ShardConfig` that have the names of their options
 OPTIONS = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")
 
 
@@ -116,6 +101,27 @@ class ShardConfig:
         if self.group_by is not None and self.split is None:
             raise UsageError(f"--group-by {self.group_by} and --split source contradict each other; give one of them")
 
+    @property
+    def is_stratified(self) -> bool:
+        """True if the slices have equal shares of each class."""
+        return self.partition == "stratified"
+
+    def fractions(self, total: int) -> Fractions:
+        """The fractions of ``total`` examples that ``split``, which is not None, asks for; they add up to 1.
+
+        Raises DataError if there are not as many examples as it counts.
+        """
+        assert self.split is not None
+        fractions = {
+            name: share if isinstance(share, Fraction) else Fraction(share, max(total, 1))
+            for name, share in self.split.items()
+            if share is not None
+        }
+        left = 1 - sum(fractions.values(), Fraction(0))
+        if left < 0:
+            raise DataError(f"--split asks for more examples than there are ({total}); give smaller numbers")
+        return {name: fractions.get(name, left) for name in self.split}
+
     def to_json(self) -> dict[str, Any]:
         """As the manifest has it: fractions as exact text, or 'source'."""
         if self.split is None:
@@ -125,7 +131,7 @@ class ShardConfig:
         return {**vars(self), "split": split}
 
     def option_values(self) -> dict[str, Any]:
-        """The option values that slices of it were made with, but for --splits-from and --remove."""
+        """The option values that give this configuration, without --splits-from and --remove."""
         split = SOURCE_SPLIT if self.split is None else self.split
         return {name: getattr(self, name) for name in OPTIONS} | {"split": split, "slices": self.slices["train"]}
 

@@ -1,8 +1,8 @@
 """The stage ``ingest``: a source's images into packs under ``ROOT/raw``, byte for byte, with an image list for each.
 
 Run again on a source that has changed, it makes the next generation of raw: packs stay as they are, new and changed
-images go to new packs, and which rows of old packs hold no image any more stands in a table that the marker names.
-Further columns of images may come from a table of the user's: CSV or Parquet, with a column ``key`` and any others.
+images go to new packs, and a table that the marker names lists the rows of old packs whose image is gone. Further
+columns of images may come from a table that the user gives: CSV or Parquet, with a column ``key`` and any others.
 """
 
 import dataclasses
@@ -57,8 +57,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         _refuse_inside_stage(what, given, stage)
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     options = _source_options(values)
-    listed = parent.marker["config"]["classes"] if parent else None
-    grown = _has_grown(listed, options.classes, values["classes"], stage.folder)
+    recorded = parent.marker["config"]["classes"] if parent else None
+    grown = _has_grown(recorded, options.classes, values["classes"], stage.folder)
     known = tuple(parent.marker["classes"]) if parent else ()
     source = open_source(source_place, dataclasses.replace(options, known=known))
     joined = _join(source, values["columns"])
@@ -71,7 +71,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
-        stage.refuse_another(parent.marker, {"config": config | ({"classes": listed} if grown else {})})
+        stage.refuse_another(parent.marker, {"config": config | ({"classes": recorded} if grown else {})})
         looked = grown or not has_known_versions(stage, listing, parent.fingerprint)
         found = compare(source, root, parent, stage) if looked else SAME
         found.require_most_known(values["max_removed"], stage.folder)
@@ -94,22 +94,22 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     return summary
 
 
-def _has_grown(known: list[str] | None, listed: Sequence[str] | None, file: str | None, folder: Place) -> bool:
-    """Whether the list of --classes has new names after those that are ``known``.
+def _has_grown(recorded: list[str] | None, given: Sequence[str] | None, file: str | None, folder: Place) -> bool:
+    """True if the list of --classes has new names after those that are ``recorded``.
 
     Raises UsageError where it does not begin with these.
     """
-    if known is None or listed is None:
+    if recorded is None or given is None:
         return False
-    for line, there in enumerate(known, start=1):
-        asked = listed[line - 1] if line <= len(listed) else None
+    for line, there in enumerate(recorded, start=1):
+        asked = given[line - 1] if line <= len(given) else None
         if asked != there:
             found = "missing" if asked is None else repr(asked)
             raise UsageError(
                 f"--classes {file}: line {line} is {found}, but {folder} was made with {there!r}; a list may only grow"
                 " at its end; give --overwrite to replace what is there"
             )
-    return len(listed) > len(known)
+    return len(given) > len(recorded)
 
 
 def _refuse_root_inside(source: Place, root: Place) -> None:
@@ -123,10 +123,9 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
     if found.exists() and found.info().type != fs.FileType.Directory:
         what = "is a file" if found == root else f"lies below the file {found}"
         raise UsageError(f"ROOT {root} {what}. Give a folder")
-    if source.info().type != fs.FileType.Directory or source.filesystem != root.filesystem:
+    if source.info().type != fs.FileType.Directory or not root.is_within(source):
         return
-    inside, above = f"{root.real_path}/", f"{source.real_path.rstrip('/')}/"
-    if inside.startswith(above) and is_visible(inside.removeprefix(above)):
+    if is_visible(f"{root.real_path}/".removeprefix(f"{source.real_path.rstrip('/')}/")):
         raise UsageError(
             f"ROOT {root} lies in SOURCE {source}, where its packs would be taken for images; give a ROOT outside"
         )
@@ -134,13 +133,12 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
 
 def _refuse_inside_stage(what: str, given: Place, stage: Stage) -> None:
     """Raise UsageError if what is ``given`` is in the folder that is written, or replaced."""
-    is_same = given.filesystem == stage.folder.filesystem
-    if is_same and f"{given.real_path}/".startswith(f"{stage.folder.real_path}/"):
+    if given.is_within(stage.folder):
         raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
 
 
 def _source_options(values: Mapping[str, Any]) -> SourceOptions:
-    """What the options say of how the source is to be read. Raises UsageError for some that exclude each other."""
+    """The options of the source. Raises UsageError if they exclude each other."""
     if values["in_place"] and values["pack_size"]:
         raise UsageError("--pack-size: with --in-place each file of SOURCE is a pack; leave one of the two out")
     classes = read_classes(open_place(values["classes"])) if values["classes"] else None
@@ -148,7 +146,7 @@ def _source_options(values: Mapping[str, Any]) -> SourceOptions:
 
 
 def _listing(source: Source, in_place: bool) -> str:
-    """Fingerprint of all by which a source differs from what it was, also of where its files are if they stay there."""
+    """Fingerprint of the images, classes and versions of a source; with ``in_place`` also of where its files are."""
     listing = fingerprint(source.images, source.classes, versions=True)
     if not in_place:
         return listing
@@ -156,7 +154,7 @@ def _listing(source: Source, in_place: bool) -> str:
 
 
 def _join(source: Source, table: str | None) -> dict[str, Any]:
-    """Give the images their columns from the table at this place; returns what there is to tell of it.
+    """Give the images their columns from the table at this place; returns the facts for the summary.
 
     Raises UsageError where it has a row for none of them.
     """
@@ -209,7 +207,7 @@ def _read_table(place: Place) -> pa.Table:
 
 
 def join_columns(images: Sequence[SourceImage], table: pa.Table) -> tuple[list[SourceImage], dict[str, int]]:
-    """The images with the columns of their rows and their own, and the numbers of images and rows without the other.
+    """The images with the columns of their rows and their own, and how many images have no row, and rows no image.
 
     If both have a column, the table's cell is taken if it has a value.
     """
@@ -230,7 +228,7 @@ def _joined(own: Columns | None, others: Columns | None) -> Columns | None:
 
 
 def _note_versions(stage: Stage, generation: str, versions: bytes) -> None:
-    """Replace what is known of the versions of a finished stage; another run at work on it will do so itself."""
+    """Replace what is known of the versions of a finished stage; skipped if another run works on it, which will."""
     with suppress(BusyError), stage.lease() as run:
         if stage.fingerprint() == generation:
             replace_bytes(run.folder / VERSIONS_FILE, run.staging, versions)

@@ -78,7 +78,7 @@ class Chart:
     @property
     def is_half(self) -> bool:
         """Wide, but with room for another one beside it."""
-        return self.is_wide and self.width < WHOLE * INCH
+        return self.is_wide and self.width < round(WHOLE * INCH)
 
 
 @dataclass(frozen=True)

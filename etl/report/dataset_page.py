@@ -146,15 +146,16 @@ def _tiles(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _about(manifest: Mapping[str, Any], fingerprint: str, verified: Facts, stage: Stage) -> list[tuple[str, str, bool]]:
-    """(name, text, whether it is a fingerprint)."""
+    """Facts of the slices: name, text, and whether that is a fingerprint."""
     config, image, statistics = manifest["config"], manifest["image"], manifest["statistics"]
-    split = config["split"]
+    split, is_verified = config["split"], verified["state"] != "unknown"
     shares = "the source's own" if split == "source" else ", ".join(f"{name} {share}" for name, share in split.items())
     checked = "of other slices of this name"
     if "findings" in verified:
         number = verified["all_findings"]
-        checked = f"{count(number)} findings" if number else "nothing found"
-        checked += ", packs and parts too" * verified["every_stage"]
+        checked = f"{count(number)} finding{'s' * (number != 1)}" if number else "nothing found"
+        if verified["every_stage"]:
+            checked += ", packs and parts too"
     colors = {1: "gray", 3: "RGB"}[image["channels"]]
     sides = "of different sizes" if image["width"] is None else pixels(image["width"], image["height"])
     groups = [group["records"] for group in manifest["splits"]["train"].get("groups", ())]
@@ -170,14 +171,14 @@ def _about(manifest: Mapping[str, Any], fingerprint: str, verified: Facts, stage
         ("std, training", ", ".join(f"{value:.3f}" for value in statistics["std"]), False),
         *_choices(config, manifest),
         ("finished", when(stage.read_run().get("finished")), False),
-        ("verified", f"{when(verified['finished'])}: {checked}" if verified["finished"] else "not yet", False),
+        ("verified", f"{when(verified['finished'])}: {checked}" if is_verified else "not yet", False),
         ("manifest", fingerprint, True),
         ("made from", manifest["input"], True),
     ]
 
 
 def _choices(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """What was asked for beyond the usual, and what was left out for it."""
+    """Options that differ from the defaults, and how many images they left out."""
     found = []
     known, left_out = manifest["known"], manifest["left_out"]
     if config["group_by"]:
@@ -223,7 +224,7 @@ def _slices(manifest: Mapping[str, Any], by_slice: balance.Counts | None) -> Fac
     for title, what, unit in (("Examples per slice", "records", 1), ("Megabytes per slice", "bytes", 10**6)):
         numbers = {name: [each[what] / unit for each in split["slices"]] for name, split in manifest["splits"].items()}
         charts.append(balance.ranked_chart(title, "slices, largest first", numbers))
-    shown, title = slices, f"All {len(slices)} slices"
+    shown, title = slices, f"All {count(len(slices))} slices"
     if len(slices) > balance.MAX_SLICES:
         by_bytes = sorted(shown, key=lambda each: (each["bytes"], each["name"]))
         shown = by_bytes[:SHOWN_EXTREME_SLICES] + by_bytes[-SHOWN_EXTREME_SLICES:]

@@ -1,6 +1,4 @@
-"""The images on a page: source images in numbers; pictures of examples and rejects, so many and no more, however large
-the dataset is.
-"""
+"""The images on a page: source images in numbers; a bounded number of pictures of examples and rejects."""
 
 import io
 import sys
@@ -33,15 +31,24 @@ from etl.storage.place import Place
 
 SIDE = 96  # pixels: drawn at half of that or less on fine screens
 CONFIG = NormalizeConfig(
-    SIDE, SIDE, LONGEST, format=RAW, only_shrink=True, limits=Limits(frames=sys.maxsize, aspect=sys.maxsize)
+    SIDE,
+    SIDE,
+    LONGEST,
+    format=RAW,
+    only_shrink=True,
+    limits=Limits(frames=sys.maxsize, aspect=sys.maxsize),
 )
 JPEG_QUALITY = 80
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
 PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MAX_REJECT_LISTS = 64
-MAX_BYTES = 64 << 20
-_NEVER_DECODED = (Reason.TOO_SLOW, Reason.OUT_OF_MEMORY, Reason.CRASHED)  # once is enough
+MAX_PICTURE_BYTES = 64 << 20
+_NEVER_DECODED = (
+    Reason.TOO_SLOW,
+    Reason.OUT_OF_MEMORY,
+    Reason.CRASHED,
+)  # a decoder that failed on them would fail again
 
 SHOWN_FORMATS = 8
 SHOWN_SIZES = 6
@@ -100,7 +107,7 @@ def sample_examples(folder: Place, manifest: Mapping[str, Any], labels: Sequence
 
 
 def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: int) -> list[dict[str, Any]]:
-    """The first ``number`` rows of each of the ``labels``, in their order; no more ``groups`` are read than needed."""
+    """The first ``number`` rows of each of the ``labels``, in their order. No more ``groups`` are read than needed."""
     left, rows = dict.fromkeys(labels, number), list[dict[str, Any]]()
     for group in groups:
         own, taken = group["label"].to_numpy(), list[int]()
@@ -117,6 +124,8 @@ def first_of_classes(groups: Iterable[pa.Table], labels: Sequence[int], number: 
 def _example_picture(worker: DecodeWorker, row: Mapping[str, Any], record: bytes, class_name: str) -> Picture:
     alt = f"an example of class {class_name}: {row['key']}"
     caption = f"{row['key']} · {row['split']}"
+    if not record:
+        return Picture(None, 0, 0, caption, alt)
     try:
         data, _ = picture_of(parse(open_record(record, 0, row["slice"]).data))
     except (DataError, ValueError):  # a damaged record: `verify` reports it
@@ -125,12 +134,12 @@ def _example_picture(worker: DecodeWorker, row: Mapping[str, Any], record: bytes
 
 
 def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Mapping[str, Any], bytes]]:
-    """The bytes at each row's offset, of its size, of one file; none if it is missing or they are many."""
+    """The bytes at each row's offset, of its size, of one file; empty if it is missing or they are many."""
     try:
         with place.open_input() as source:
             for row in rows:
                 source.seek(min(row["offset"], source.size()))
-                yield row, source.read(row["size"]) if row["size"] <= MAX_BYTES else b""
+                yield row, source.read(row["size"]) if row["size"] <= MAX_PICTURE_BYTES else b""
     except FileNotFoundError:
         for row in rows:
             yield row, b""

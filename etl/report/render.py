@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from etl.errors import UsageError
-from etl.stages.names import STAGE_FOLDERS
+from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
@@ -81,8 +81,8 @@ def publish(package: str, template: str, facts: Mapping[str, Any], file: Place, 
 
 
 def folders_of(root: Place) -> list[Place]:
-    """The folders of a root that have files of stages and of runs, among which no page goes."""
-    return [root / name for name in (*STAGE_FOLDERS, "models")]
+    """The folders of a root that have files of stages and of runs, where pages are refused."""
+    return [root / name for name in (*STAGE_FOLDERS, ERASED_FOLDER, "models")]
 
 
 def check_target(file: Place, folders: Iterable[Place]) -> None:
@@ -91,12 +91,12 @@ def check_target(file: Place, folders: Iterable[Place]) -> None:
     if found == "Directory":
         raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
     if found == "Unknown":  # a pipe or a device, in whose place the page would be put
-        raise UsageError(f"{file} is no regular file; give the page a name of its own with -o")
+        raise UsageError(f"{file} is not a regular file; give the page a name of its own with -o")
     target = _resolve(file)
     if target.parent.info().type.name != "Directory":
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with -o")
     for folder in folders:
-        if file.filesystem == folder.filesystem and f"{target.path}/".startswith(f"{folder.real_path}/"):
+        if file.is_within(folder):
             raise UsageError(f"{file} lies among the files of a dataset; give a place outside of {folder} with -o")
 
 

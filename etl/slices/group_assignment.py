@@ -7,6 +7,7 @@ form a *unit*, which goes to one split: where most of its known images are, else
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 
@@ -59,8 +60,8 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     shared = _shared_clusters(cluster, group, images.by_content[live])
     units = _units(of_group, shared)
     by_content, by_key = images.by_content[live], images.by_key[live]
-    # votes for the split of each unit: by its known contents and by its neighbours, that is groups with a split that
-    # share a content with it; if it has none, by its known keys
+    # Votes for the split of each unit. strong: of its known contents, and of groups with a split that share a content
+    # with it; weak: of its known keys, which count if there is no strong one.
     strong, weak = (np.zeros((len(of_group), len(SPLIT_NAMES)), dtype=np.int64) for _ in range(2))
     for votes, known_splits in ((strong, by_content), (weak, by_key)):
         is_known = known_splits >= 0
@@ -75,9 +76,11 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
         name_of[units[number]] = min(name_of.get(units[number], names[number]), names[number])
     for number in free:
         unit = units[number]
-        votes = strong[unit] if strong[unit].any() else weak[unit]
-        by_hash = split_of_group(name_of[unit], fractions, seed)
-        of_group[number] = votes.argmax() if votes.any() else SPLIT_NAMES.index(by_hash)
+        counts = strong[unit] if strong[unit].any() else weak[unit]
+        if counts.any():
+            of_group[number] = counts.argmax()
+        else:
+            of_group[number] = SPLIT_NAMES.index(split_of_group(name_of[unit], fractions, seed))
     of_shared = np.full(int(cluster.max(initial=-1)) + 1, FREE, dtype=np.int8)
     for content, groups in shared.items():
         of_shared[content] = np.bincount(of_group[groups]).argmax()
@@ -120,9 +123,5 @@ def _units(of_group: Splits, shared: dict[int, list[int]]) -> Integers:
 def split_of_group(group: str, fractions: Fractions, seed: int) -> str:
     """Where a group goes: 64 bits of BLAKE2b over seed and name, as a number from 0 to 1, against the fractions."""
     digest = hashlib.blake2b(f"{seed}\0{group}".encode(), digest_size=8).digest()
-    point, reached = Fraction(int.from_bytes(digest, "big"), 1 << 64), Fraction(0)
-    for name, share in fractions.items():
-        reached += share
-        if point < reached:
-            return name
-    return next(reversed(fractions))
+    point = Fraction(int.from_bytes(digest), 1 << 64)
+    return next(name for name, end in zip(fractions, accumulate(fractions.values()), strict=True) if point < end)

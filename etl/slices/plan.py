@@ -154,7 +154,7 @@ def plan_slices(
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
     config = replace(config, slices=_resolve_slices(split_sizes(total), normalized, values))
-    is_stratified = config.partition == "stratified"
+    is_stratified = config.is_stratified
     slice_plan = SlicePlan.of(total, config.slices, config.seed, is_stratified=is_stratified)
     retired = assignment.retired if assignment else {name: TABLES[name].empty_table() for name in RETIRED_TABLES}
     return Plan(config, normalized, slice_plan, assignment, retired)

@@ -173,10 +173,10 @@ def choose_slices(root: Place, keep: int, removed_runs: Collection[str] = ()) ->
 
 
 def _slices_of_runs(root: Place, names: Iterable[str]) -> Iterator[tuple[str | None, str]]:
-    """The fingerprints of slices that runs name, with the run; None from one that has begun and names none yet."""
+    """The fingerprints of slices that runs name, with the run; None for one that has begun and names none yet."""
     for name in names:
         run = root / "runs" / name
-        files = [run / info.base_name for info in run.children() if info.is_file and _is_ours(info.base_name)]
+        files = [run / info.base_name for info in run.children() if info.is_file and _is_record(info.base_name)]
         files += [run / "checkpoints" / each / "checkpoint.json" for each in folders(run / "checkpoints")]
         files += [run / WORK_FOLDER / RUN_SLICES_FILE]
         named = {record["slices"] for record in map(_read_record, files) if isinstance(record.get("slices"), str)}
@@ -186,7 +186,7 @@ def _slices_of_runs(root: Place, names: Iterable[str]) -> Iterator[tuple[str | N
             yield fingerprint, str(run)
 
 
-def _is_ours(name: str) -> bool:
+def _is_record(name: str) -> bool:
     """Whether a trainer or an evaluation wrote the file of this name; people may keep others beside them."""
     return name in (RUN_FILE, RESULT_FILE) or (name.startswith("evaluation-") and name.endswith(".json"))
 
@@ -216,18 +216,18 @@ class _Pruner:
         """Remove runs, each in one atomic step."""
         sizes = {name: _sizes(self.root / "runs" / name) for name in names}
         gone = names if self.dry_run else remove_runs(self.root, names)
-        self.runs = {name: self._free(sizes[name]) for name in gone}
+        self.runs = {name: self._count_freed(sizes[name]) for name in gone}
 
     def remove_slices(self, stage: Stage) -> None:
         """Remove finished slices, what their verification left, and their report if it is in the root."""
         name = stage.folder.name
         verification = verification_stage(self.root, name)
         stages = (verification, stage) if verification.folder.exists() else (stage,)
-        freed = self._delete(_all_files, *stages)
+        freed = self._delete(*stages)
         if freed is None:
             return
         report = self.root / f"{name}-report.html"
-        self.slices[name] = freed + (self._free(_sizes(report)) if report.exists() else 0)
+        self.slices[name] = freed + (self._count_freed(_sizes(report)) if report.exists() else 0)
         if not self.dry_run:
             report.delete()
 
@@ -235,11 +235,11 @@ class _Pruner:
         """Remove slices whose marker is gone already, and verifications of slices that are gone."""
         for stage in slices_below(self.root):
             if stage.work.exists() and not stage.plan.exists() and not stage.marker.exists():
-                self._delete(_all_files, stage)
+                self._delete(stage)
         for name in folders(self.root / VERIFIED_FOLDER):
             slices = slices_stage_in(self.root / "slices" / name)
             if not (slices.marker.exists() or slices.work.exists()):
-                self._delete(_all_files, verification_stage(self.root, name))
+                self._delete(verification_stage(self.root, name))
 
     def inputs_of_slices(self) -> set[str]:
         """The fingerprints of the ``normalized`` that the slices which stay, or are worked on, were made from."""
@@ -265,13 +265,13 @@ class _Pruner:
             gone.update(each.fingerprint for each in obsolete)
             return places
 
-        self._delete(find, stage)
+        self._delete(stage, find=find)
         self.generations += len(gone)
         stay = [each.marker for each in stage.earlier_generations() if each.fingerprint not in gone]
         return planned | {marker["input"] for marker in [stage.read_marker(), *stay]}
 
-    def _delete(self, find: Callable[[Stage], list[Place]], *stages: Stage) -> int | None:
-        """Delete what ``find`` gives of these stages, the last one's first; returns its bytes.
+    def _delete(self, *stages: Stage, find: Callable[[Stage], list[Place]] | None = None) -> int | None:
+        """Delete these stages, or only what ``find`` gives of each, the last one first; returns the bytes.
 
         If somebody is at work on one of them, nothing is deleted, and None is returned.
         """
@@ -280,20 +280,20 @@ class _Pruner:
             with ExitStack() as stack:
                 runs = [None if self.dry_run else stack.enter_context(stage.lease()) for stage in stages]
                 for stage, run in zip(reversed(stages), reversed(runs), strict=True):
-                    places = find(stage)
-                    freed += self._free(size for place in places for size in _sizes(place))
+                    places = find(stage) if find else _all_files(stage)
+                    freed += self._count_freed(size for place in places for size in _sizes(place))
                     if run is not None:
-                        if find is _all_files:
+                        if find is None:
                             run.begin_discard()
                         run.delete(places)
-                        if find is _all_files:
+                        if find is None:
                             stage.folder.delete()
         except BusyError as busy:
             log("prune", f"{stages[-1].folder} stays as it is: {busy}")
             return None
         return freed
 
-    def _free(self, sizes: Iterable[int]) -> int:
+    def _count_freed(self, sizes: Iterable[int]) -> int:
         """Count files of these ``sizes`` as freed; returns their bytes."""
         listed = list(sizes)
         self.files += len(listed)

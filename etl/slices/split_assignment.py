@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import DataError
-from etl.partition.config import SPLIT_NAMES, Fractions, ShardConfig, resolve_fractions
+from etl.partition.config import SPLIT_NAMES
 from etl.partition.shares import Integers, PartCounts, permute, top_up
 from etl.slices.group_assignment import assign_by_group, conflict_of
 from etl.slices.history import Bools
@@ -139,9 +139,9 @@ def _fill_up(rules: Rules, images: Images, there: Bools, splits: Splits) -> None
 
     Contents with several images come first, each as a whole; images that are alone then fill up what is lacking.
     """
-    fractions = fractions_of(rules.config, int(there.sum()))
+    fractions = rules.config.fractions(int(there.sum()))
     names = [SPLIT_NAMES.index(name) for name in fractions]
-    stratified = rules.config.partition == "stratified"
+    stratified = rules.config.is_stratified
     number = rules.classes if stratified else 1
     strata = images.labels if stratified else np.zeros_like(images.labels)
     known = [np.bincount(strata[there & (splits == name)], minlength=number) for name in names]
@@ -191,7 +191,7 @@ def _assign_copies(sizes: Integers, strata: Integers, lacking: npt.NDArray[np.fl
 def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Splits, dict[str, int], Bools]:
     """Each image where its group is. Also gives the splits of all groups, and which images are duplicates."""
     total = len(np.unique(images.clusters[images.live])) if rules.config.drop_duplicates else int(images.live.sum())
-    fractions = fractions_of(rules.config, total)
+    fractions = rules.config.fractions(total)
     splits, of_group = assign_by_group(images, groups, fractions, rules.config.seed)
     in_conflict = images.live.copy()
     in_conflict[in_conflict] = of_group[images.groups[in_conflict]] != splits[in_conflict]
@@ -200,9 +200,3 @@ def _by_group(rules: Rules, images: Images, groups: dict[str, int]) -> tuple[Spl
         with_copies = np.flatnonzero(in_conflict & np.isin(images.clusters, images.clusters[left]))
         raise conflict_of(images, splits, of_group, with_copies, str(rules.config.group_by))
     return splits, groups | dict(zip(images.group_names, of_group.tolist(), strict=True)), is_duplicate
-
-
-def fractions_of(config: ShardConfig, total: int) -> Fractions:
-    """The fractions that are asked for, of so many images."""
-    assert config.split is not None
-    return resolve_fractions(config.split, total)

@@ -119,6 +119,11 @@ class Place:
         with self.filesystem.explaining(self.path), self.open_stream() as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
+    def is_within(self, folder: "Place") -> bool:
+        """True if this is ``folder``, or lies below it, with symbolic links followed."""
+        inside, above = f"{self.real_path}/", f"{folder.real_path.rstrip('/')}/"
+        return self.filesystem == folder.filesystem and inside.startswith(above)
+
     def make_folder(self) -> "Place":
         """Make this folder, with those above it; it may exist. Returns this place."""
         self.filesystem.make_folder(self.path)

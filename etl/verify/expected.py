@@ -120,7 +120,7 @@ def _lineage_of(manifest: Marker, parent: ParentSlices | None) -> dict[str, Any]
 
 def _imbalances(manifest: Marker, facts: Sequence[Facts], config: ShardConfig) -> Iterator[Finding]:
     """Splits whose slices differ by more than one example, or, if stratified, by more than one of a class."""
-    labels = range(len(manifest["classes"]) if config.partition == "stratified" else 0)
+    labels = range(len(manifest["classes"]) if config.is_stratified else 0)
     for split in manifest["splits"]:
         own = [each for each in facts if each["split"] == split]
         for label in [None, *map(str, labels)]:

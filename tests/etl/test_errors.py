@@ -26,6 +26,7 @@ def test_errors_of_the_system_have_a_status_and_a_remedy() -> None:
     assert explain(ImportError("No module named 'numpy'")) is None
     too_long = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "xxx")
     assert explain(too_long) == (2, "File name too long: xxx (choose a shorter name)")
+    assert explain(TimeoutError()) == (3, "TimeoutError")  # without a text
 
 
 @pytest.mark.parametrize(("value", "is_shown"), [("1", True), ("yes", True), ("0", False), ("False", False)])

@@ -87,7 +87,7 @@ class TorchTrainer:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as TensorFlow does
         torch.manual_seed(recipe.seed)
         shape = (*settings.picture_size(manifest), manifest.channels)
-        self._recipe, self._replicas, self._device, self._has_keys = recipe, replicas, device, settings.audit
+        self._recipe, self._replicas, self._device, self._is_audited = recipe, replicas, device, settings.audit
         model = replicas.part(partial(build, recipe.model, shape, len(manifest.classes)))
         self._is_synchronised = recipe.batch_norm == SYNCHRONISED and replicas.size > 1
         if self._is_synchronised:
@@ -106,7 +106,7 @@ class TorchTrainer:
         decoder = Decoder(manifest, shape[:2], augmentation)
         self._feed = PixelFeed(decoder, len(os.sched_getaffinity(0)), device.type == "cuda")
         self._timer = StepTimer(self.model, device.type == "cuda")
-        self._taken: _Taken | None = None
+        self._unread: _UnreadStep | None = None
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
         """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
@@ -124,21 +124,21 @@ class TorchTrainer:
         seed = np.random.SeedSequence((self._recipe.seed, step, self._replicas.rank)).generate_state(1)[0]
         torch.manual_seed(int(seed))  # of dropout
         self.net.train(bool(batch.weights.any()) or self._is_synchronised)  # padding is not learnt from
-        olds = [each.clone() for each in self._statistics] if self._replicas.size > 1 else []
+        before = [each.clone() for each in self._statistics] if self._replicas.size > 1 else []
         own = batch.weights.sum().to(self._device, non_blocking=True)
         examples = self._replicas.sum(own.clone()).clamp(min=1)  # all of a step may be skipped
         sums = self._forward_backward(batch, examples)
         begun, computed, reduced = self._timer.moments()
-        self._average_statistics(olds, own, examples)
+        self._average_statistics(before, own, examples)
         is_taken = self.optimizer.step()
-        results = self._results()
+        results = self.finish_steps()
         seconds = (self._timer.input_s, computed - begun, reduced - computed, self._timer.end_step())
-        keys = batch.real_keys if self._has_keys else ()
-        self._taken = _Taken(step + 1, learning_rate, now(), seconds, HostCopy(sums), not is_taken, keys)
+        keys = batch.real_keys if self._is_audited else ()
+        self._unread = _UnreadStep(step + 1, learning_rate, now(), seconds, HostCopy(sums), not is_taken, keys)
         return results
 
     def _forward_backward(self, batch: PixelBatch, examples: torch.Tensor) -> torch.Tensor:
-        """The gradients, in parts of nearly equal size; returns the sums of losses, hits and examples of this rank."""
+        """The gradients, by parts of nearly equal size; returns the sums of losses, hits and examples of this rank."""
         pixels, labels, weights = without_padding(batch)
         sums = torch.zeros(3, device=self._device)
         count, parts = len(labels), self._recipe.accumulate
@@ -146,7 +146,7 @@ class TorchTrainer:
             if start == stop:
                 continue
             columns = [each[start:stop] for each in (pixels, labels, weights)]
-            if stop - start == 1 and not self._is_synchronised:  # which counts over all ranks
+            if stop - start == 1 and not self._is_synchronised:  # which counts those of all ranks
                 columns = repeated(*columns)
             with nullcontext() if stop == count else self._replicas.without_reduction(self.net):
                 loss, part = self._loss(columns)
@@ -175,23 +175,20 @@ class TorchTrainer:
         """float32 of shape (batch, channels, height, width), as models take them."""
         return (pixels.permute(0, 3, 1, 2).float() - self._mean) / self._std
 
-    def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
-        if not olds:
+    def _average_statistics(self, before: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
+        if not before:
             return
-        changes = [(each - old) * own for each, old in zip(self._statistics, olds, strict=True)]
+        changes = [(each - old) * own for each, old in zip(self._statistics, before, strict=True)]
         summed = self._replicas.sum(torch.cat([each.flatten() for each in changes])) / examples
-        parts = summed.split([each.numel() for each in olds])
-        for each, old, change in zip(self._statistics, olds, parts, strict=True):
+        parts = summed.split([each.numel() for each in before])
+        for each, old, change in zip(self._statistics, before, parts, strict=True):
             each.copy_(old + change.view_as(old))
 
     def finish_steps(self) -> list[StepResult]:
         """Wait for the device; the result of the last step, if it is not known yet."""
-        return self._results()
-
-    def _results(self) -> list[StepResult]:
-        if self._taken is None:
+        if self._unread is None:
             return []
-        taken, self._taken = self._taken, None
+        taken, self._unread = self._unread, None
         measured = StepOfRank.of(taken.step, taken.rate, taken.sums.read(), taken.seconds, taken.time)
         return [StepResult(measured, taken.is_skipped, taken.keys)]
 
@@ -224,7 +221,7 @@ class TorchTrainer:
 
     @property
     def notes(self) -> list[str]:
-        """None: there is nothing that a user should know of a whole model."""
+        """Empty: there is nothing to note about a model that is not divided."""
         return []
 
     @property
@@ -253,7 +250,9 @@ class TorchTrainer:
         Raises UsageError if names or shapes are others; ``source`` is where they are from, for its message.
         """
         groups = self._groups
-        shapes = {group: {name: tuple(each.shape) for name, each in of.items()} for group, of in groups.items()}
+        shapes = {
+            group: {name: tuple(each.shape) for name, each in tensors.items()} for group, tensors in groups.items()
+        }
         require_shapes(shapes, state, source, set(self.optimizer.scaling()))
         with torch.no_grad():
             for group, arrays in state.items():
@@ -279,7 +278,7 @@ class TorchTrainer:
 def require_shapes(
     ours: Mapping[str, Mapping[str, Shape]], state: Mapping[str, Arrays], source: str, ignored: Collection[str] = ()
 ) -> None:
-    """Raise UsageError if the arrays of ``state`` have not the names and shapes of ``ours``, by group."""
+    """Raise UsageError if the arrays of ``state`` differ from ``ours`` in names or shapes, by group."""
     for group, arrays in state.items():
         theirs: dict[str, Any] = {name: each.shape for name, each in arrays.items() if name not in ignored}
         if different := sorted(dict(ours[group].items() ^ theirs.items())):
@@ -321,7 +320,7 @@ def repeated(pixels: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
 class HostCopy:
     """The values of a tensor, copied to the host as soon as the GPU has computed them.
 
-    To read the tensor itself later would wait for all that the GPU was given meanwhile.
+    Reading the tensor itself later would wait for all work that the GPU was given since.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -338,7 +337,7 @@ class HostCopy:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _UnreadStep:
     """A step whose sums of losses, hits and examples are not read yet; ``time`` is when it ended."""
 
     step: int

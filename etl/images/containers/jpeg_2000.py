@@ -12,38 +12,38 @@ from etl.images.result import Reason, Reject
 _CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
 _ORIGIN = 16  # from there on: the offset of the picture on the reference grid, two numbers
 _CSIZ = 40  # from there on: the number of components, and three bytes for each
-_COLOR_SPACES = {0: 1, 12: 4, 15: 1, 16: 3, 17: 1, 18: 3}  # colours of bi-level, CMYK, bi-level, sRGB, gray, sYCC
+_COLORS_OF_SPACE = {0: 1, 12: 4, 15: 1, 16: 3, 17: 1, 18: 3}  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
 _SYCC = 18
 _SIGNED = 0x80
-_DEEP_MODES = ("L", "RGB", "RGBA")
-_ENUMERATED = 1
-_PROFILES = (2, 3)  # restricted; any, as in JPX
-_METHODS = (b"\1", b"\2", b"\3")
+_OPENCV_MODES = ("L", "RGB", "RGBA")  # in which OpenCV decodes more than 8 bits
+_ENUMERATED = b"\1"  # methods of a colour specification
+_PROFILES = (b"\2", b"\3")  # restricted; any, as in JPX
 
 
 def embedded_profile(data: bytes) -> bytes:
     """Return the ICC profile; empty if there is none."""
     color = _box(data, b"colr")
-    return color[3:][: int.from_bytes(color[3:7])] if color[:1] and color[0] in _PROFILES else b""
+    return color[3:][: int.from_bytes(color[3:7])] if color[:1] in _PROFILES else b""
 
 
 def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     """Reject an opened file whose samples are not what Pillow would assume."""
     color, depths = _box(data, b"colr"), _depths(data)
     space = int.from_bytes(color[3:7])
-    is_enumerated = color[:1] == bytes([_ENUMERATED])
-    if is_enumerated and space not in _COLOR_SPACES:
+    is_enumerated = color[:1] == _ENUMERATED
+    if is_enumerated and space not in _COLORS_OF_SPACE:
         return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
     if _box(data, b"pclr"):
         return Reject(Reason.UNSUPPORTED, "a palette in a jpeg2000")
     count = component_count(data)
-    if is_enumerated and count - _COLOR_SPACES[space] not in (0, 1):  # 1 is alpha
+    if is_enumerated and count - _COLORS_OF_SPACE[space] not in (0, 1):  # 1 is alpha
         return Reject(Reason.UNSUPPORTED, f"{count} components in the colour space {space} of a jpeg2000")
     if not _is_in_order(image, _box(data, b"cdef")):
         return Reject(Reason.UNSUPPORTED, "components that are not colours in order, then alpha, in a jpeg2000")
     if (min(depths) < 8 or max(depths) > 8) and len(depths) > 1:
         return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
-    if _is_wrapped(image, depths) and (image.mode not in _DEEP_MODES or space == _SYCC or not _is_plain_deep(data)):
+    is_decoded = image.mode in _OPENCV_MODES and space != _SYCC and _is_plain_deep(data)
+    if _is_rounded_wrong(image, depths) and not is_decoded:
         return Reject(Reason.UNSUPPORTED, f"samples of {max(depths)} bits, mode {image.mode}, in a jpeg2000")
     return None
 
@@ -59,16 +59,16 @@ def _upper_bits(data: bytes) -> Image.Image:
     return Image.fromarray(samples)
 
 
-def _is_wrapped(image: Image.Image, depths: set[int]) -> bool:
+def _is_rounded_wrong(image: Image.Image, depths: set[int]) -> bool:
+    """True if Pillow makes some of the largest values 0."""
     return max(depths) > 8 and not image.mode.startswith("I")
 
 
 def _is_plain_deep(data: bytes) -> bool:
     """True if the picture begins at 0, and all components are unsigned and of its size: OpenCV rejects others."""
-    start, count = data.find(_CODESTREAM), component_count(data)
-    components = data[start + _CSIZ + 2 :][: 3 * count]
+    components = _components(data)
     is_unsigned, steps = max(components[::3]) < _SIGNED, components[1::3] + components[2::3]
-    return is_unsigned and not steps.strip(b"\1") and not any(data[start + _ORIGIN : start + _ORIGIN + 8])
+    return is_unsigned and not steps.strip(b"\1") and not any(_codestream(data)[_ORIGIN : _ORIGIN + 8])
 
 
 def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
@@ -77,7 +77,7 @@ def scaled(image: Image.Image, data: bytes) -> Image.Image | None:
     Pillow only shifts samples of less than 8 bits. It rounds those of more, some beyond 255 to 0, so OpenCV decodes
     these. Raises ValueError if the file is damaged.
     """
-    if _is_wrapped(image, _depths(data)):
+    if _is_rounded_wrong(image, _depths(data)):
         return _upper_bits(data)
     if (depth := min(_depths(data))) >= 8:
         return None
@@ -97,21 +97,32 @@ def _is_in_order(image: Image.Image, defined: bytes) -> bool:
 
 def component_count(data: bytes) -> int:
     """Return the number of components that the codestream states."""
-    start = data.find(_CODESTREAM) + _CSIZ
-    return int.from_bytes(data[start : start + 2])
+    return int.from_bytes(_codestream(data)[_CSIZ : _CSIZ + 2])
 
 
 def _depths(data: bytes) -> set[int]:
     """Return the numbers of bits of the components."""
-    start, count = data.find(_CODESTREAM) + _CSIZ, component_count(data)
-    return {(each & 0x7F) + 1 for each in data[start + 2 : start + 2 + 3 * count : 3]} or {8}
+    return {(each & 0x7F) + 1 for each in _components(data)[::3]} or {8}
+
+
+def _components(data: bytes) -> bytes:
+    """Return three bytes for each component: depth with sign, horizontal and vertical step."""
+    return bytes(_codestream(data)[_CSIZ + 2 :][: 3 * component_count(data)])
+
+
+def _codestream(data: bytes) -> memoryview:
+    """Return the codestream: the whole of a bare one, else the body of the box jp2c; empty if there is none."""
+    view = memoryview(data)
+    if data.startswith(_CODESTREAM):
+        return view
+    return next((body for kind, body in _boxes(view) if kind == b"jp2c"), view[:0])
 
 
 def _box(data: bytes, kind: bytes) -> bytes:
     """Return the body of a box of the header box, or of the first colour specification of a known method, or empty."""
     header = next((body for found, body in _boxes(memoryview(data)) if found == b"jp2h"), memoryview(b""))
     bodies = (bytes(body) for found, body in _boxes(header) if found == kind)
-    return next((body for body in bodies if kind != b"colr" or body[:1] in _METHODS), b"")
+    return next((body for body in bodies if kind != b"colr" or body[:1] in (_ENUMERATED, *_PROFILES)), b"")
 
 
 def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:

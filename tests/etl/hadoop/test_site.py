@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from etl.errors import EnvironmentFailure
+from etl.hadoop import site_config
 from etl.hadoop.site_config import (
     MAX_SUBSTITUTIONS,
     UMASK,
     USER_VARIABLE,
+    class_path,
     hadoop_user,
     read_site_file,
-    resolve,
     site_configuration,
     site_umask,
+    substitute_variables,
 )
 from etl.hadoop.yarn_api import ResourceManager
 
@@ -56,21 +58,36 @@ def test_variables_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSLICE_SET", "yes")
     monkeypatch.setenv("RINGSLICE_EMPTY", "")
     monkeypatch.delenv("RINGSLICE_UNSET", raising=False)
-    assert {name: resolve(VALUES)[name] for name in RESOLVED} == RESOLVED
+    assert {name: substitute_variables(VALUES)[name] for name in RESOLVED} == RESOLVED
 
 
 def test_variables_are_replaced_a_bounded_number_of_times() -> None:
     chain = {f"v{number}": f"${{v{number + 1}}}" for number in range(MAX_SUBSTITUTIONS + 5)}
-    assert resolve(chain)["v0"] == "${v1}"
+    assert substitute_variables(chain)["v0"] == "${v1}"
     bomb = {f"b{number}": f"${{b{number + 1}}}${{c{number + 1}}}" for number in range(50)}
-    assert len(max(resolve(bomb).values(), key=len)) < 1000
+    assert len(max(substitute_variables(bomb).values(), key=len)) < 1000
 
 
-def test_the_files_of_a_site_share_their_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "core-site.xml", properties(**{"fs.defaultFS": "hdfs://${nn.host}:8020"}))
-    write(tmp_path / "yarn-site.xml", properties(**{"nn.host": "nn7"}))
+def test_the_files_of_a_site_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share their variables; a property may be final, and have its value as an attribute."""
+    final = "<property><name>nn.port</name><value>8020</value><final>true</final></property>"
+    write(tmp_path / "core-site.xml", properties(**{"fs.defaultFS": "hdfs://${nn.host}:${nn.port}"}), final)
+    write(tmp_path / "yarn-site.xml", '<property name="nn.host" value="nn7"/>', properties(**{"nn.port": "9000"}))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     assert site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
+
+
+@pytest.mark.integration
+def test_a_hadoop_program_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLASSPATH", raising=False)
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path))
+    monkeypatch.setattr(site_config, "java_home", lambda: tmp_path)
+    monkeypatch.setattr(site_config, "COMMAND_TIMEOUT_S", 0.1)
+    program = write(tmp_path / "bin/hadoop")
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    with pytest.raises(EnvironmentFailure, match=r"classpath --glob took more than 0\.1 s; export CLASSPATH, or take"):
+        class_path()
 
 
 def test_a_user_without_a_name_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,15 +113,19 @@ def test_a_umask_is_octal() -> None:
 # --- includes ---
 
 
+def values_of(site: Path) -> dict[str, str]:
+    return {name: value for name, value, _ in read_site_file(site)}
+
+
 def test_includes_are_read_where_they_stand(tmp_path: Path) -> None:
     write(tmp_path / "more" / "far.xml", properties(a="far", b="far"), '<xi:include href="near.xml"/>')
     write(tmp_path / "more" / "near.xml", properties(b="near"))
     site = write(
         tmp_path / "core-site.xml", properties(a="1"), '<xi:include href="more/far.xml"/>', properties(c="3", b="4")
     )
-    assert read_site_file(site) == {"a": "far", "b": "4", "c": "3"}
+    assert values_of(site) == {"a": "far", "b": "4", "c": "3"}
     for href in (tmp_path / "more" / "near.xml", (tmp_path / "more" / "near.xml").as_uri()):
-        assert read_site_file(write(tmp_path / "core-site.xml", f'<xi:include href="{href}"/>')) == {"b": "near"}
+        assert values_of(write(tmp_path / "core-site.xml", f'<xi:include href="{href}"/>')) == {"b": "near"}
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from etl.images.config import NormalizeConfig
 from etl.images.geometry import FITS, Size, make_plan
 from etl.images.sandbox import DecodeWorker
 from etl.report import balance
+from etl.report.charts import Cells, heatmap
 from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
 from etl.report.pictures import CONFIG, SIDE, count_enlarged, describe, size_map, thumbnail
 from etl.report.render import size
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import slices_stage, verification_stage
 from etl.storage.place import open_place
-from tests.lib.commands import contents, failed, flip_bit, run, succeeded
+from tests.lib.commands import failed, flip_bit, run, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
 from tests.lib.pictures.base import save
@@ -227,6 +228,11 @@ def test_a_picture_is_small_or_missing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "started").exists()
 
 
+def test_a_map_of_many_columns_has_a_row_of_the_page_for_itself() -> None:
+    few, many = (heatmap("", ("", ""), Cells(np.zeros((1, n)), [""], [""] * n), "") for n in (40, 100))
+    assert (few.is_half, many.is_wide, many.is_half) == (True, True, False)
+
+
 def verified(root: Path, findings: int = 0, changed: bool = False) -> None:
     """What a finished verify leaves; one content in two splits and two classes, and others in one."""
     folder = root / "verified" / "default"
@@ -337,9 +343,11 @@ def test_what_it_draws_with_is_missing(mixed_root: Path, tmp_path: Path) -> None
         ("default", "TMP/missing/page.html", "no such folder"),
         ("default", "TMP", "is a folder"),
         ("default", "ROOT/slices/default/page.html", "lies among the files of a dataset"),
+        ("default", "ROOT/erased/images.parquet", "lies among the files of a dataset"),
     ],
 )
-def test_wrong_use(name: str, target: str, line: str, mixed_root: Path, tmp_path: Path) -> None:
+def test_wrong_use(name: str, target: str, line: str, copied_root: Path, tmp_path: Path) -> None:
+    (copied_root / "erased").mkdir()
     with pytest.raises(UsageError, match=line):
-        page_of(mixed_root, Path(target.replace("ROOT", str(mixed_root)).replace("TMP", str(tmp_path))), name)
-    assert contents(tmp_path) == {}
+        page_of(copied_root, Path(target.replace("ROOT", str(copied_root)).replace("TMP", str(tmp_path))), name)
+    assert not (tmp_path / "page.html").exists()

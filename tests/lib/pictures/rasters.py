@@ -199,6 +199,9 @@ def _other_pictures() -> Iterator[Picture]:
     yield good("jpeg2000-4-bits", shallow[:42] + b"\3" + shallow[43:], few * np.uint8(17))
     whole = save(COLORS, "JPEG2000")
     yield good("jpeg2000", whole, COLORS)
+    thumbnail = save(gray_content(16).astype(np.uint8), "JPEG2000")  # in a box of metadata
+    box, begin = struct.pack(">I4s16x", 24 + len(thumbnail), b"uuid") + thumbnail, whole.index(b"jp2c") - 4
+    yield good("jpeg2000-thumbnail", whole[:begin] + box + whole[begin:], COLORS)
     translucent = save(TRANSLUCENT, "JPEG2000")
     defined = translucent.index(b"cdef") + 6
     order = [struct.pack(">3H", number, *meaning) for number, meaning in enumerate(((0, 3), (0, 2), (0, 1), (1, 0)))]
