@@ -10,6 +10,13 @@ MAX_NAMED = 10
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
+def parse_text(text: str) -> str:
+    """``text`` as it is. An empty one is an error: in a shell, it is a variable that is not set."""
+    if not text:
+        raise ValueError("it is empty; give a value, or leave the option out")
+    return text
+
+
 def parse_bytes(text: str) -> int:
     """``'64MB'`` as a number of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())

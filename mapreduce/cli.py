@@ -167,7 +167,7 @@ def erase(root: str, keys: str | None, *, dry_run: bool, json: bool, **cluster: 
 
     summary = run_erase(open_place(root), open_place(keys), run_job, dry_run=dry_run)
     summary.show(json)
-    require_clean(open_place(root), open_place(keys), summary)
+    require_clean(open_place(root), summary)
 
 
 @cli.command(epilog="Example: ringslice report data/flowers/runs/horovod data/flowers/runs/ddp -o strategies.html")
@@ -305,7 +305,7 @@ def _run_job(stage: str, root: str, values: Mapping[str, Any], show: "Show") -> 
 
     jobs: dict[str, type[StageJob]] = {"normalize": Normalize, "shard": Shard, "verify": Verify}
     python = ("--python-bin", values["python_bin"]) if values["python_bin"] and values["runner"] == HADOOP else ()
-    job = jobs[stage].of_words("-r", values["runner"], *python, root)
+    job = jobs[stage].of_words("-r", values["runner"], *python, open_place(root).uri)  # its name may begin with a dash
     job.run_stage(option_values(job.OPTIONS) | dict(values), show)
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_help_has_an_example(command: str) -> None:
         (("verify", "ROOT"), 2, "has no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
         (("verify", "ROOT", "--name", "a\nb"), 2, "not a plain folder name"),
+        (("shard", "ROOT", "--remove", ""), 2, "'--remove': it is empty; give a value, or leave the option out"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
         (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),
         (("prune", "ROOT", "--keep", "1", "--run-prefix", "x"), 2, "--run-prefix 'x' is for --keep-runs N"),
@@ -165,6 +167,24 @@ def test_a_terminal_gets_a_bar(make_tree: TreeMaker, tmp_path: Path) -> None:
     shown = succeeded(run("script", "-qec", command, "/dev/null", TERM="xterm")).stdout
     assert "━" in shown
     assert "images to do" not in shown
+
+
+FULL_FOLDER_OF_TEMPORARY_FILES = """
+mount -t tmpfs -o size=64k none "$1" || exit 99
+TMPDIR="$1" ringslice shard "$2" --workers 2
+"""
+
+
+@pytest.mark.integration
+def test_folders_of_temporary_files(make_tree: TreeMaker, tmp_path: Path) -> None:
+    """A full one is named, and names may have what is a pattern elsewhere. That of the root begins with a dash."""
+    source, folder, root = make_tree({"a": 400}), tmp_path / "[of] ?", tmp_path / "-q8"
+    folder.mkdir()
+    words = ("--size", 8, "--workers", 1, "--", "-q8")
+    succeeded(run("ringslice", "pipeline", source, *words, cwd=tmp_path, TMPDIR=str(folder)))
+    shutil.rmtree(root / "slices")
+    finished = run("unshare", "-rm", "sh", "-c", FULL_FOLDER_OF_TEMPORARY_FILES, "sh", folder, root)
+    failed(finished, 3, f"no space left in {folder}, the folder of temporary files; free some, or set TMPDIR to")
 
 
 FULL_DISK = """

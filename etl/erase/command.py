@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from etl.erase.images import Found, find_examples, find_images, has_parts, repack
+from etl.erase.images import Found, find_examples, find_images, has_all_good, has_parts, repack
 from etl.errors import DataError, UsageError
-from etl.normalized.erased import record_generations, record_images
+from etl.normalized.erased import keys_file, record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
 from etl.slices.history import lineage_ends, read_keys
@@ -61,18 +61,23 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         done = _erase(root, found, run, run_job)
         # a run of shard may have ended meanwhile; none can commit from now on
         left = find_examples(root, found.contents)
+    if found.unknown:
+        log(
+            "erase",
+            f"{len(found.unknown)} of {len(keys)} keys are unknown: {name_some(list(map(repr, found.unknown)))}",
+        )
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")
     return _summary(root, replace(found, examples=left), done)
 
 
-def require_clean(root: Place, listed: Place, summary: Summary) -> None:
+def require_clean(root: Place, summary: Summary) -> None:
     """Raise DataError if slices still have the images; log the commands that make new ones without them."""
     left = summary.facts["remaining_slices"]
     if left and not summary.facts["dry_run"]:
         ends = [stage.folder.name for stage in lineage_ends(root)] or list(left)
-        commands = [_shard_again(root, name, listed) for name in left if name in ends]
+        commands = [_shard_again(root, name) for name in left if name in ends]
         for command in commands:
             log("erase", f"new slices without these images: {command}")
         first = "Make new ones by the command above, delete" if commands else "Delete"
@@ -82,12 +87,12 @@ def require_clean(root: Place, listed: Place, summary: Summary) -> None:
         )
 
 
-def _shard_again(root: Place, name: str, listed: Place) -> str:
-    """The command that makes slices with the options of those called ``name``, without the keys that are ``listed``."""
+def _shard_again(root: Place, name: str) -> str:
+    """The command that makes slices with the options of those called ``name``, without the images that are erased."""
     config = read_manifest(slices_stage(root, name))["config"]
     split = config["split"]
     values = {
-        **{"name": f"{name}-erased", "splits_from": name, "remove": str(listed)},
+        **{"name": f"{name}-erased", "splits_from": name, "remove": str(keys_file(root))},
         **ShardConfig.from_json(config).option_values(),
         "split": split if isinstance(split, str) else ",".join(f"{each}={share}" for each, share in split.items()),
     }
@@ -183,6 +188,8 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
             )
     if found.images and found.images >= current.marker["counts"]["images"]:
         raise UsageError(f"these are all images of {root}; remove the whole folder")
+    if has_all_good(root, found, current):
+        raise UsageError(f"these are all images of {root} that are usable; remove the whole folder")
     if has_parts(root, found) and raw.find_generation(normalized.read_marker()["input"]) is None:
         raise UsageError(
             f"{normalized.folder} was made from other packs than {raw.folder} has; run: ringslice normalize --overwrite"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from etl.formats import parquet_tables
 from etl.normalized.erased import Row, read_record
-from etl.normalized.parts import pack_of, read_images
+from etl.normalized.parts import live_rows, pack_of, read_images
 from etl.raw.ingest import count_source
 from etl.raw.packs import Removed, copy_to_packs, list_place, pack_place, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
@@ -25,7 +25,7 @@ from etl.slices.history import finished_slices
 from etl.slices.manifest import table_file
 from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, fingerprint
 from etl.stages.layout import PACKS, normalized_stage, raw_stage
-from etl.stages.marker import fingerprint_of
+from etl.stages.marker import Generation, fingerprint_of
 from etl.stages.run import Run, RunRecord
 from etl.storage.place import Place
 
@@ -155,6 +155,20 @@ def has_parts(root: Place, found: Found) -> bool:
         return False
     parts = stage.read_generation().entries
     return any(part["part"] in found.parts or pack_of(part) in found.packs for part in parts)
+
+
+def has_all_good(root: Place, found: Found, raw: Generation) -> bool:
+    """True if ``normalized`` was made from this ``raw``, and all its good images are among those that were found."""
+    stage = normalized_stage(root)
+    if not stage.marker.exists() or stage.read_marker()["input"] != raw.fingerprint:
+        return False
+    wanted, good = pa.array(sorted(found.contents), pa.binary(32)), 0
+    normalized, removed = stage.read_generation(), Removed.read(root, raw.marker)
+    for part in normalized.entries:
+        if part["part"] in found.parts:
+            rows = live_rows(stage.folder, part, removed, ["sha256"])
+            good += int(pc.is_in(rows["sha256"], value_set=wanted).to_numpy().sum())
+    return good >= normalized.marker["counts"]["good"]
 
 
 @dataclass

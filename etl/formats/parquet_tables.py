@@ -17,6 +17,7 @@ from etl.storage.atomic import OutputFile, publish_bytes, publishing
 from etl.storage.place import Place
 
 GROUP_ROWS = 1 << 16
+Table = pa.Table  # for the jobs, which import no pyarrow
 
 _FACTS = b"ringslice"
 

@@ -1,7 +1,8 @@
 """What `ringslice erase` has erased: ``ROOT/erased``.
 
 ``images.parquet`` has keys and SHA-256, by which an erasure that was stopped goes on. It is written before anything is
-changed, and stays: slices that still have the images are found by it when the packs are gone. ``generations.json`` has
+changed, and stays: slices that still have the images are found by it when the packs are gone. ``keys.txt`` has the
+keys of the last erasure and those of copies, for ``shard --remove``. ``generations.json`` has
 the configurations of generations of ``normalized`` that were deleted, by fingerprint: slices that have none of the
 images stay, and how theirs were normalised is known.
 """
@@ -34,13 +35,20 @@ def read_record(root: Place) -> pa.Table:
 
 
 def record_images(root: Place, staging: Place, rows: frozenset[Row]) -> None:
-    """Record ``rows`` with those that are recorded."""
+    """Record ``rows`` with those that are recorded; their keys alone are those of the last erasure."""
+    keys = sorted({key for key, _ in rows})
+    replace_bytes(keys_file(root), staging, "".join(f"{key}\n" for key in keys).encode())
     table = read_record(root)
     known = set(zip(table["key"].to_pylist(), table["sha256"].to_pylist(), strict=True))
     if not rows <= known:
         recorded = [{"key": key, "sha256": sha256} for key, sha256 in sorted(known | rows)]
         data = parquet_tables.table_bytes(parquet_tables.table_of(schemas.ERASED, recorded))
         replace_bytes(erasure_stage(root).marker, staging, data)
+
+
+def keys_file(root: Place) -> Place:
+    """The keys of the last erasure, one per line."""
+    return erasure_stage(root).folder / "keys.txt"
 
 
 def record_generations(root: Place, staging: Place, gone: Iterable[Generation]) -> None:

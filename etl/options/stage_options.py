@@ -32,6 +32,7 @@ from etl.storage.hdfs_settings import (
     HEAP_VARIABLE,
     REPLICATION_VARIABLE,
 )
+from etl.values import parse_text
 
 HADOOP = "hadoop"
 RUNNERS = ("inline", "local", HADOOP)
@@ -46,7 +47,7 @@ def _flag(name: str, text: str) -> Option:
 def _value(name: str, kind: click.ParamType[Any] | str, text: str, **settings: Any) -> Option:
     """An option with a value: of a type, or a text, of which ``kind`` is the name in the help."""
     metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", None)
-    kind = click.STRING if isinstance(kind, str) else kind
+    kind = Parsed(parse_text) if isinstance(kind, str) else kind
     return click.option(name, type=kind, help=text, metavar=metavar, show_default="default" in settings, **settings)
 
 

@@ -117,12 +117,14 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
 
     Hidden folders are not part of a source.
     """
-    found = root
+    found, missing = root, None
     while found.info().type == fs.FileType.NotFound and found.parent != found:
-        found = found.parent
+        found, missing = found.parent, found
     if found.exists() and found.info().type != fs.FileType.Directory:
         what = "is a file" if found == root else f"lies below the file {found}"
         raise UsageError(f"ROOT {root} {what}. Give a folder")
+    if missing and missing.name in found.filesystem.links(found.path):
+        raise UsageError(f"ROOT {root}: {missing} is a symbolic link to nothing. Make what it leads to, or remove it")
     if source.info().type != fs.FileType.Directory or not root.is_within(source):
         return
     if is_visible(f"{root.real_path}/".removeprefix(f"{source.real_path.rstrip('/')}/")):

@@ -9,11 +9,12 @@ from etl import __version__
 from etl.formats import parquet_tables
 from etl.report import balance
 from etl.report.pictures import gather_sources, sample_examples
-from etl.report.render import brief, check_target, count, folders_of, pixels, publish, size, when
+from etl.report.render import brief, count, pixels, publish, size, when
 from etl.slices.manifest import read_manifest, slices_of
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage, verification_stage
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, text_of
+from etl.stages.target import check_target, folders_of
 from etl.storage.place import Place, open_place
 
 SHOWN_EXTREME_SLICES = 8
@@ -33,7 +34,7 @@ def report_slices(root: Place, name: str, output: str | None) -> Summary:
     """
     stage = slices_stage(root, name)
     manifest, file = read_manifest(stage), open_place(output or f"{name}-report.html")
-    check_target(file, folders_of(root))
+    check_target(file, "-o", folders_of(root))
     facts = gather(root, stage, manifest)
     counts = {
         "slices": stage.folder.uri,

@@ -1,14 +1,12 @@
 """Write a page from its template: check the place that it goes to; numbers, sizes, times and images as it has them."""
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from etl.errors import UsageError
-from etl.stages.names import ERASED_FOLDER, STAGE_FOLDERS
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 
@@ -75,31 +73,6 @@ def publish(package: str, template: str, facts: Mapping[str, Any], file: Place, 
     )
     environment.filters |= filters
     page = environment.get_template(template).render(facts).encode()
-    target = _resolve(file)
+    target = file.resolved()
     replace_bytes(target, target.parent, page)
     return len(page)
-
-
-def folders_of(root: Place) -> list[Place]:
-    """The folders of a root that have files of stages and of runs, where pages are refused."""
-    return [root / name for name in (*STAGE_FOLDERS, ERASED_FOLDER, "models")]
-
-
-def check_target(file: Place, folders: Iterable[Place]) -> None:
-    """Raise UsageError if a page cannot be written to ``file``, or it lies below one of the ``folders``."""
-    found = file.info().type.name
-    if found == "Directory":
-        raise UsageError(f"{file} is a folder; give the page a name of its own with -o")
-    if found == "Unknown":  # a pipe or a device, in whose place the page would be put
-        raise UsageError(f"{file} is not a regular file; give the page a name of its own with -o")
-    target = _resolve(file)
-    if target.parent.info().type.name != "Directory":
-        raise UsageError(f"{target.parent}: no such folder; make it, or give another place with -o")
-    for folder in folders:
-        if file.is_within(folder):
-            raise UsageError(f"{file} lies among the files of a dataset; give a place outside of {folder} with -o")
-
-
-def _resolve(file: Place) -> Place:
-    """The place with symbolic links followed."""
-    return Place(file.filesystem, file.real_path)

@@ -109,7 +109,7 @@ class Lease:
             with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
                 lease.staging.delete()
                 lease._delete_empty()
-            if isinstance(error, TakenError):
+            if isinstance(error, TakenError | ReplacedError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
         lease._renewer.start()

@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -118,6 +118,10 @@ class Place:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
         with self.filesystem.explaining(self.path), self.open_stream() as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def resolved(self) -> "Place":
+        """This place with symbolic links followed."""
+        return replace(self, path=self.real_path)
 
     def is_within(self, folder: "Place") -> bool:
         """True if this is ``folder``, or lies below it, with symbolic links followed."""

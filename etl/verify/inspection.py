@@ -22,6 +22,7 @@ from etl.slices.manifest import located_slices, read_manifest, table_file
 from etl.stages.layout import normalized_stage, slices_stage_in
 from etl.stages.stage import Stage
 from etl.stages.summary import text_of
+from etl.stages.target import check_target, folders_of
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 
@@ -93,7 +94,7 @@ def open_record_file(uri: str) -> RecordFile:
 
     Raises UsageError if no finished stage has it, DataError if one has and the file is missing.
     """
-    place = open_place(uri.rstrip("/"))
+    place = open_place(uri.rstrip("/") or uri)
     name = next((place.name.removesuffix(ending) for ending in ENDINGS if place.name.endswith(ending)), place.name)
     normalized = normalized_stage(place.parent.parent.parent)
     is_part = place.parent == normalized.folder / "parts" and normalized.marker.exists()
@@ -252,11 +253,10 @@ def _find_row(place: Place, key: str, sha256: bytes) -> tuple[int, Facts, Facts]
 def save_image(file: RecordFile, number: int, target: Place, force: bool) -> Facts:
     """Write the example's image: a JPEG or PNG as it is, raw pixels as a PNG. Returns what was written.
 
-    Raises UsageError if ``target`` exists and ``force`` is not set, or its folder does not exist.
+    Raises UsageError if ``target`` exists and ``force`` is not set, or it cannot be written.
     """
-    if target.parent.info().type.name != "Directory":
-        raise UsageError(f"{target.parent}: no such folder; make it, or give another place with --save")
-    if target.exists() and (not force or target.info().type.name == "Directory"):
+    target = check_target(target, "--save", folders_of(file.root) if file.root else [file.place.parent])
+    if target.exists() and not force:
         raise UsageError(f"{target} already exists; give another name, or --force to replace a file")
     data, kind = picture_of(parse(file.read(number)[1].data))
     write = replace_bytes if force else publish_bytes

@@ -1,12 +1,15 @@
 """A stage's tasks on this machine, by mrjob's inline and local runners: in this process, or one process per core."""
 
+import errno
 import logging
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +25,7 @@ from etl.processes import end_with_parent, stop_all, tied_environment
 
 POLL_INTERVAL_S = 0.02
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; then tasks are killed
+MIN_FREE_BYTES = 64 << 10  # in the folder of temporary files: with less, it is full
 # Variables of a task's Python: no threads for linear algebra, of which there is none; free memory is kept for the next
 # buffer, because returning it and faulting it in again takes half of the time of reading from HDFS; and mrjob's
 # distutils are Python's own, if it has them.
@@ -31,6 +35,10 @@ TASK_VARIABLES = {
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     **({"SETUPTOOLS_USE_DISTUTILS": "stdlib"} if sys.version_info < (3, 12) else {}),
 }
+
+
+class TaskFailure(EnvironmentFailure):
+    """A task failed, and did not say why."""
 
 
 class LocalRunner(LocalMRJobRunner):
@@ -107,7 +115,7 @@ def raise_failure(status: int, errors: str) -> NoReturn:
     line = re.search(f"^{ERROR_PREFIX}(.*)$", errors, re.MULTILINE)
     if line is None:
         output = "\n".join(each for each in errors.splitlines() if not each.startswith("reporter:"))
-        raise EnvironmentFailure(f"a task failed without an error message (status {status}); its output:\n{output}")
+        raise TaskFailure(f"a task failed without an error message (status {status}); its output:\n{output}")
     raise ERRORS.get(status, EnvironmentFailure)(line[1])
 
 
@@ -123,15 +131,28 @@ def sort_files(
     if inputs:
         with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
             env = {**os.environ, **variables}
-            subprocess.run([*words, *inputs], stdout=lines, env=env, check=True, preexec_fn=tie)
+            words = [*words, *inputs]
+            subprocess.run(words, stdout=lines, stderr=subprocess.DEVNULL, env=env, check=True, preexec_fn=tie)
             return
     _sort_lines_in_memory(inputs, output, sort_values=sort_values)
 
 
 def run_here(job: Any) -> dict[str, Any]:
-    """Run the mrjob ``job`` to its end; returns what ``run.json`` keeps of it. Raises what a task raised."""
+    """Run the mrjob ``job`` to its end; returns what ``run.json`` keeps of it.
+
+    Raises what a task raised, or EnvironmentFailure if the folder of temporary files is full: a task writes its errors
+    there, too, and what this process itself writes while tasks have processes of their own.
+    """
     logging.getLogger("mrjob").setLevel(logging.CRITICAL)
-    with job.make_runner() as runner:
-        runner.mappers, runner.reducers = job.job.get("mappers"), job.job.get("reducers")
-        runner.run()
-        return {"counters": runner.counters()[0]}
+    try:
+        with job.make_runner() as runner:
+            runner.mappers, runner.reducers = job.job.get("mappers"), job.job.get("reducers")
+            runner.run()
+            return {"counters": runner.counters()[0]}
+    except (OSError, TaskFailure) as error:
+        folder = tempfile.gettempdir()
+        is_ours = job.options.runner == "local" and getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
+        if not is_ours and shutil.disk_usage(folder).free >= MIN_FREE_BYTES:
+            raise
+        what = f"no space left in {folder}, the folder of temporary files"
+        raise EnvironmentFailure(f"{what}; free some, or set TMPDIR to another folder") from None

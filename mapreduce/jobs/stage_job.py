@@ -6,6 +6,7 @@ they published, and writes the marker. Tasks publish their files themselves; wha
 result.
 """
 
+import glob
 import json
 import os
 import sys
@@ -237,7 +238,7 @@ class TaskRunner:
             work_list.writelines(f"{line}\n" for line in lines)
             work_list.flush()
             ours = ("--job-file", job_file.uri, "--no-bootstrap-mrjob", "--cleanup-on-failure", "ALL")
-            yield type(self.job)(args=[*words, *self.job.arguments, *ours, work_list.name])
+            yield type(self.job)(args=[*words, *self.job.arguments, *ours, glob.escape(work_list.name)])
 
 
 def _open_job_file(run: Run, work: Work) -> Place:

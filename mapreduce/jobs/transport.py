@@ -24,9 +24,9 @@ from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from etl.errors import DataError
+from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
 from etl.normalized.parts import read_part, reading_part, records_place
 from etl.options.stage_options import HADOOP
@@ -134,7 +134,7 @@ class Transport(ABC):
     RECEIVED: ClassVar[TaskSize]
 
     @abstractmethod
-    def send(self, normalized: Place, part: str, rows: pa.Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         """The values to send for those of a part's ``rows`` (all of them, with `COLUMNS`) that ``is_sent`` selects.
 
         Raises DataError if a record that is read is not the one of its row.
@@ -217,7 +217,7 @@ class References(Transport):
     SENT = TaskSize(1 << 40, 50_000)  # a mapper reads rows only
     RECEIVED = TaskSize(128 << 20, 50_000)
 
-    def send(self, normalized: Place, part: str, rows: pa.Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         chosen = rows.filter(is_sent)
         columns = (chosen[name].to_pylist() for name in ("offset", "size", "crc32c", "sha256"))
         for offset, size, crc32c, sha256 in zip(*columns, strict=True):
@@ -244,7 +244,7 @@ class References(Transport):
 class _Bytes(Transport):
     """The records themselves."""
 
-    def send(self, normalized: Place, part: str, rows: pa.Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         head = _INTEGER.pack(len(part.encode())) + part.encode()
         records = read_part(normalized, part, rows)
         for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, is_sent.tolist(), strict=True):
@@ -263,7 +263,7 @@ class Lines(_Bytes):
 
     SENT = RECEIVED = TaskSize(64 << 20, 20_000)
 
-    def send(self, normalized: Place, part: str, rows: pa.Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
+    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         for value in super().send(normalized, part, rows, is_sent):
             yield binascii.b2a_base64(value, newline=False)
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from etl.errors import UsageError
-from etl.report.render import check_target, folders_of, publish
+from etl.report.render import publish
 from etl.stages.summary import Summary
+from etl.stages.target import check_target, folders_of
 from etl.storage.place import Place, open_place
 from train.report.comparison import gather_comparison
 from train.report.run_files import is_run, read_run
@@ -30,7 +31,7 @@ def report_runs(folders: Sequence[Place], output: str | None) -> Summary:
         if (real := (folder.filesystem, folder.real_path)) in seen:
             raise UsageError(f"{folder} is given twice. Give each run once")
         seen.add(real)
-        check_target(file, folders_of(folder.parent.parent) if folder.parent.name == "runs" else [folder])
+        check_target(file, "-o", folders_of(folder.parent.parent) if folder.parent.name == "runs" else [folder])
     runs = [read_run(folder) for folder in folders]
     if len(runs) > 1:
         size_bytes = publish("train.report", "comparison.html", gather_comparison(runs), file, RUN_FILTERS)

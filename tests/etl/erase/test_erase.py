@@ -130,7 +130,23 @@ def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Datase
     assert data.splits("night-2-erased") == {key: split for key, split in before.items() if key not in GONE}
     run_here(Verify, data.root, "--name", "night-2-erased", "--every-stage")
     assert not list(data.root.rglob("_work"))
-    assert {path.name for path in (data.root / "erased").iterdir()} == {"images.parquet", "generations.json"}
+    assert {path.name for path in (data.root / "erased").iterdir()} == {
+        "images.parquet",
+        "generations.json",
+        "keys.txt",
+    }
+
+
+@pytest.mark.integration
+def test_an_image_is_erased_from_slices_that_know_only_its_copies(data: Dataset) -> None:
+    shutil.copy(data.source / "ant/03.png", data.source / "ant/later.png")
+    data.run_stages()
+    data.listed.write_text("ant/later.png\nnobody\n")
+    finished = ringslice_here("erase", data.root, "--keys", data.listed, "-r", "inline")
+    assert "erase: 1 of 2 keys are unknown: 'nobody'" in finished.stderr
+    (command,) = re.findall(r"without these images: ringslice (shard .*)", finished.stderr)
+    succeeded(ringslice_here(*shlex.split(command), "-r", "inline"))
+    assert not {"ant/03.png", "cat/copy.png", "ant/later.png"} & data.splits("night-2-erased").keys()
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -168,7 +184,9 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     with pytest.raises(UsageError, match=r"none of its 2 keys is known in .*: 'nobody', 'nothing'; give keys as"):
         data.erase("nobody", "nothing")
     with pytest.raises(UsageError, match=r"these are all images of .*; remove the whole folder"):
-        data.erase(*(str(path.relative_to(data.source)) for path in data.source.rglob("*.png")))
+        data.erase(*(keys := [str(path.relative_to(data.source)) for path in data.source.rglob("*.png")]))
+    with pytest.raises(UsageError, match=r"these are all images of .* that are usable; remove the whole folder"):
+        data.erase(*(key for key in keys if key != "bee/wrong.png"))
     assert contents(data.root) == kept
 
 

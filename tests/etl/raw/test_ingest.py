@@ -249,6 +249,10 @@ def test_a_root_inside_the_source_is_refused(make_tree: TreeMaker, tmp_path: Pat
     assert contents(source) == before
     assert run(source, source / ".root")["images"] == run(source, source.with_name(f"{source.name}2"))["images"] == 2
     assert run(source, source / ".root")["already_done"]
+    (tmp_path / "nothing").symlink_to("missing")
+    for name in ("nothing", "nothing/root"):
+        with pytest.raises(UsageError, match=r"nothing is a symbolic link to nothing\. Make"):
+            run(source, tmp_path / name)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -163,6 +163,11 @@ def test_the_image_is_saved(raw_root: Path, digits_root: Path, tmp_path: Path) -
     target.write_text("mine")
     failed(ringslice_here("inspect", raw_root / SLICE, *words), 2, "already exists")
     assert target.read_text() == "mine"
+    link = raw_root / "slices/default/manifest.json"
+    (tmp_path / "link").symlink_to(link)
+    for name in (link, tmp_path / "link"):
+        failed(ringslice_here("inspect", raw_root / SLICE, *words[:3], name, "--force"), 2, "lies among the files of")
+    (tmp_path / "link").unlink()
     digit = digits_root / "slices/default/train/train-00000-of-00008"
     shown = succeeded(ringslice_here("inspect", digit, "--index", 1, "--save", target, "--force"))
     assert target.read_bytes() == parse(records_of(digit)[1]).encoded

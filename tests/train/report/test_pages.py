@@ -206,7 +206,7 @@ def test_a_link_stays_and_what_is_no_file_is_not_replaced(tmp_path: Path) -> Non
         assert (tmp_path / "page.html").readlink() == Path("elsewhere.html")
         assert not (tmp_path / "elsewhere.html").is_symlink()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe is no regular file"):
+    with pytest.raises(UsageError, match="pipe is not a regular file"):
         run_page(tmp_path / "run", tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
     (tmp_path / "lost.html").symlink_to("nowhere/page.html")
