@@ -9,9 +9,10 @@ import click
 from etl import __version__
 from etl.doctor.check import Context
 from etl.doctor.command import GROUPS, diagnose
+from etl.entry_point import end_process, run_reporting
 from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
-from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.errors import EnvironmentFailure, UsageError
 from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,

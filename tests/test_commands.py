@@ -237,7 +237,7 @@ def test_an_interrupt_during_the_first_imports_ends_a_command_without_a_tracebac
 def test_an_interrupt_during_the_imports_of_a_program_in_our_place_is_one_line(tmp_path: Path) -> None:
     """Both signals, as a terminal sends the one and a scheduler the other."""
     interrupt = "for number in (signal.SIGINT, signal.SIGTERM): os.kill(os.getpid(), number)"
-    end = "from etl.errors import run_reporting\nsys.exit(run_reporting(lambda: 0))"
+    end = "from etl.entry_point import run_reporting\nsys.exit(run_reporting(lambda: 0))"
     (tmp_path / "stage.py").write_text(f"import os, signal, sys\n{interrupt}\n{end}\n")
     start = "from etl.processes import exec_module; exec_module('stage', [])"
     finished = run("python", "-c", start, variables={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})

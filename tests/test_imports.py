@@ -19,7 +19,7 @@ STARTERS = (
 )
 # The packages in the order of their imports: each may import its own modules and those of the levels above it.
 LEVELS = (
-    ("etl", "etl.errors", "etl.values", "etl.progress", "etl.threads", "etl.processes"),
+    ("etl", "etl.errors", "etl.values", "etl.progress", "etl.threads", "etl.processes", "etl.entry_point"),
     ("etl.hadoop", "etl.partition", "etl.images"),
     ("etl.storage",),
     ("etl.options", "etl.formats"),

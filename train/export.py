@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 import click
 
-from etl.errors import UsageError, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import UsageError
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN

@@ -29,7 +29,8 @@ from typing import IO, NoReturn
 
 import click
 
-from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
 from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
 from train.monitor.launcher import without_place

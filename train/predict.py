@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import click
 
-from etl.errors import end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.champion import CHAMPION

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import EnvironmentFailure, UsageError
 from etl.options.click_command import COUNTS, SECONDS, add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS, JSON, NAME
 from etl.progress import Progress

@@ -17,7 +17,8 @@ from typing import IO, NoReturn
 
 import click
 
-from etl.errors import INTERRUPTED, UsageError, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import INTERRUPTED, UsageError
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
 from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD

@@ -11,7 +11,8 @@ import time
 
 from pyarrow import fs
 
-from etl.errors import EnvironmentFailure, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import EnvironmentFailure
 from etl.storage.atomic import TakenError, publish_bytes
 from etl.storage.place import Place, open_place
 

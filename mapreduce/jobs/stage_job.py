@@ -23,7 +23,8 @@ import click
 from mrjob.job import MRJob
 from mrjob.protocol import JSONProtocol, JSONValueProtocol
 
-from etl.errors import EnvironmentFailure, UsageError, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from etl.errors import EnvironmentFailure, UsageError
 from etl.options.click_command import COUNT, Option, add_options, invoke
 from etl.options.stage_options import (
     DEFAULT_RUNNER,

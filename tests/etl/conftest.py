@@ -78,7 +78,7 @@ def names_below(folder: Place) -> list[str]:
 
 
 # pytest, but without Python's end: threads that a JVM leaves sometimes abort there, after all tests have passed.
-PYTEST = "import sys, pytest; from etl.errors import end_process; end_process(pytest.main(sys.argv[1:]))"
+PYTEST = "import sys, pytest; from etl.entry_point import end_process; end_process(pytest.main(sys.argv[1:]))"
 
 
 def run_in_child(cluster: Cluster, *words: str, timeout_s: float = 600) -> None:

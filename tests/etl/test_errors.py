@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from etl.errors import INTERRUPTED, UsageError, explain, report, run_reporting
+from etl.entry_point import run_reporting
+from etl.errors import INTERRUPTED, UsageError, explain, report
 from etl.processes import tie_to_parent
 from etl.storage.place import json_bytes, with_checksum
 from mapreduce import _report_import

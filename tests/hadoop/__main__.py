@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from etl.errors import EnvironmentFailure, run_reporting
+from etl.entry_point import run_reporting
+from etl.errors import EnvironmentFailure
 from tests.hadoop import state
 from tests.hadoop.cluster import DAEMONS, Cluster
 from tests.hadoop.distribution import locked

@@ -25,8 +25,8 @@ from tests.lib.commands import REPOSITORY, Finished, environment
 def call(main: Callable[[], int], name: str, *words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
     """Run ``main`` as the process ``name words`` in the folder ``cwd``, with its environment and its own streams.
 
-    A failure becomes the line and the status that `etl.errors.run_reporting` gives it. Afterwards the environment is
-    as it was, and modules from ``cwd`` are forgotten.
+    A failure becomes the line and the status that `etl.entry_point.run_reporting` gives it. Afterwards the environment
+    is as it was, and modules from ``cwd`` are forgotten.
     """
     arguments = [name, *map(str, words)]
 

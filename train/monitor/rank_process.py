@@ -13,16 +13,8 @@ from typing import NoReturn
 
 import click
 
-from etl.errors import (
-    ERROR_PREFIX,
-    INTERRUPTED,
-    RingsliceError,
-    UsageError,
-    end_process,
-    explain,
-    report,
-    run_reporting,
-)
+from etl.entry_point import end_process, run_reporting
+from etl.errors import ERROR_PREFIX, INTERRUPTED, RingsliceError, UsageError, explain, report
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import KVStoreClient

@@ -27,7 +27,7 @@ HOLDER = textwrap.dedent(
     """
     import sys
     from etl.stages import lease
-    from etl.errors import end_process, run_reporting
+    from etl.entry_point import end_process, run_reporting
     from etl.storage.atomic import publish_bytes
     from etl.storage.place import open_place
 

@@ -11,7 +11,8 @@ import sys
 
 from crc32c import crc32c
 
-from etl.errors import RingsliceError, end_process
+from etl.entry_point import end_process
+from etl.errors import RingsliceError
 from etl.slices.manifest import Manifest
 from etl.storage.place import open_place
 from train.reader.batches import RecordBatch

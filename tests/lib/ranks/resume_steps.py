@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 
-from etl.errors import end_process
+from etl.entry_point import end_process
 from tests.lib.ranks.rank_failures import OPTIONS
 from train.config.settings import Settings, command
 from train.monitor.monitor import Monitor

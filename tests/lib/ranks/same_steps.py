@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.errors import end_process
+from etl.entry_point import end_process
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import print_result
 from train.checkpoints.safetensors_file import Arrays

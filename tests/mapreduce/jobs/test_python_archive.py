@@ -35,7 +35,7 @@ outside = [name for name, module in sys.modules.items() if not (getattr(module, 
            .startswith((sys.prefix, sys.base_prefix))]
 assert not outside, outside
 print(*sorted(features.get_supported()))
-etl.errors.end_process(0)
+etl.entry_point.end_process(0)
 """
 
 
