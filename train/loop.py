@@ -1,7 +1,8 @@
-"""Train: read, step, report; after each epoch checkpoint and evaluate. Imports neither TensorFlow nor Horovod.
+"""Train: read, step, report; after each epoch checkpoint and evaluate. Imports no framework.
 
-A strategy (train/strategies) has the processes that take part; its trainer (train/tf_backend) steps with all of them. A
-lost rank raises an error out of `train`. An elastic strategy then calls it again with the ranks that are left.
+A strategy (train/strategies) has the processes that take part; its trainer (train/tf_backend or train/torch_backend)
+takes steps with all of them. A lost rank raises an error out of `train`. An elastic strategy then calls it again with
+the ranks that are left.
 """
 
 from contextlib import closing

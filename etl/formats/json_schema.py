@@ -43,7 +43,7 @@ def _faults(value: Any, schema: Schema, root: Schema, where: str) -> Iterator[tu
 
 
 def _holds(keyword: str, rule: Any, value: Any, root: Schema) -> bool:
-    """Whether a value, whatever its members, is as one keyword says."""
+    """True if a value, whatever its members, is as one keyword says."""
     is_array = _KINDS["array"](value)
     checks: dict[str, Callable[[], bool]] = {
         "type": lambda: any(_KINDS[kind](value) for kind in ([rule] if isinstance(rule, str) else rule)),

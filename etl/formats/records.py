@@ -32,7 +32,7 @@ _UINT64 = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a file: where it begins, its data, their CRC32C, and all its bytes with the framing."""
+    """One record of a file: where it begins, its data, their CRC32C, and ``framed``, its bytes with the framing."""
 
     offset: int
     data: bytes
@@ -112,7 +112,7 @@ def index_bytes(offsets: list[int], sizes: list[int]) -> bytes:
 
 def parse_index(text: bytes, where: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Offsets and sizes, int64 of shape (records,), of an index. Raises DataError if it is not an index."""
-    from pyarrow import csv  # tasks that only write records need none
+    from pyarrow import csv  # not needed by tasks that only write records
 
     if not text:
         return np.empty(0, np.int64), np.empty(0, np.int64)

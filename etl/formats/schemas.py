@@ -2,10 +2,12 @@
 
 import pyarrow as pa
 
+_SHA256 = pa.binary(32)
+
 # Further columns of an image, from a table that the user gave, by name; null where it has none.
 _COLUMNS = ("columns", pa.map_(pa.string(), pa.string()))
-# What a row and a reject have from the list of the pack.
-_IMAGE = [("key", pa.string()), ("sha256", pa.binary(32)), ("label", pa.int32()), ("split", pa.string()), _COLUMNS]
+# Columns of rows and rejects that are copied from the pack's list.
+_IMAGE = [("key", pa.string()), ("sha256", _SHA256), ("label", pa.int32()), ("split", pa.string()), _COLUMNS]
 IMAGE_COLUMNS = [name for name, _ in _IMAGE]
 _POSITION = [("offset", pa.int64()), ("size", pa.int64())]
 
@@ -18,11 +20,11 @@ IMAGES = pa.schema(
         _COLUMNS,
         ("pack", pa.string()),
         *_POSITION,
-        ("sha256", pa.binary(32)),
+        ("sha256", _SHA256),
     ]
 )
 
-_SHA256, _COUNT = pa.binary(32), pa.uint64()
+_COUNT = pa.uint64()
 _COUNTS = pa.map_(pa.string(), _COUNT)
 # By the source's split ('' without one), then by label.
 _EXAMPLES = pa.map_(pa.string(), pa.list_(pa.uint32()))
@@ -89,8 +91,8 @@ PARTS = pa.schema(
     ]
 )
 
-# One row per image of a pack that is in the source no more (or not like that): by pack in the marker's order, then in
-# the pack's order.
+# One row per image of a pack that is no longer in the source, or has changed there: by pack in the marker's order, then
+# in the pack's order.
 REMOVED = pa.schema([("pack", pa.string()), ("key", pa.string())])
 
 # One row per good image of a part, in the part's order: offset and size are those of its record in the part's TFRecord
@@ -134,20 +136,20 @@ EXAMPLES = pa.schema(
         ("width", pa.int32()),
         ("height", pa.int32()),
         ("source", pa.string()),
-        ("sha256", pa.binary(32)),
+        ("sha256", _SHA256),
     ]
 )
 
-# One row per key that earlier slices had and these have not. A key that comes back goes to the split that it had, one
-# that was removed by a list does not come back.
+# One row per key that earlier slices had and these do not have. A key that comes back goes to the split that it had,
+# one that was removed by a list does not come back.
 DEPARTED = pa.schema([("key", pa.string()), ("split", pa.string()), ("removed", pa.bool_())])
 
 # One row per content (SHA-256 of a source image) and split that earlier slices had it in, if it is not among these
 # examples: of images that are gone or have changed.
-CONTENTS = pa.schema([("sha256", pa.binary(32)), ("split", pa.string())])
+CONTENTS = pa.schema([("sha256", _SHA256), ("split", pa.string())])
 
 # One row per key and content (SHA-256 of a source image) that was erased; sorted.
-ERASED = pa.schema([("key", pa.string()), ("sha256", pa.binary(32))])
+ERASED = pa.schema([("key", pa.string()), ("sha256", _SHA256)])
 
 # One row per group of the column that images are grouped by, of these slices and those before.
 GROUPS = pa.schema([("group", pa.string()), ("split", pa.string())])

@@ -14,7 +14,7 @@ from etl.images.containers.jpeg import without_gaps, without_profile
 from etl.images.geometry import Size
 from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
 from etl.images.icc import to_srgb
-from etl.images.pillow_modes import bands, load_known
+from etl.images.pillow_modes import bands, load_8_bits
 from etl.images.resize import Pixels
 from etl.images.result import Reason, Reject
 
@@ -123,9 +123,9 @@ def _as_image(pixels: Pixels) -> Image.Image:
 
 def _decode_by_pillow(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
     with opened(data, header.format) as image:
-        known = load_known(image, data, header.format)
+        loaded = load_8_bits(image, data, header.format)
         profile = header.profile or image.info.get("icc_profile") or b""
-    return known if isinstance(known, Reject) else _finish(known, profile, config)
+    return loaded if isinstance(loaded, Reject) else _finish(loaded, profile, config)
 
 
 def _finish(image: Image.Image, profile: bytes, config: NormalizeConfig) -> Pixels:

@@ -170,7 +170,7 @@ def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.in_known_form}
+_PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.readable_by_pillow}
 
 
 def _plugin(format: str) -> Callable[[io.BytesIO, str], ImageFile.ImageFile]:

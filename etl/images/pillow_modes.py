@@ -15,8 +15,8 @@ from etl.images.containers import jpeg_2000, webp
 from etl.images.header import BMP, GIF, JPEG_2000, PNG, PNM, TIFF, WEBP
 from etl.images.result import Reason, Reject
 
-_WITHOUT_RANGE = ("I", "F", "LAB", "HSV")
-_SHALLOW = {"L;2": 85, "L;4": 17}  # the factors by which Pillow multiplies samples of 2 and 4 bits
+_UNSUPPORTED_MODES = ("I", "F", "LAB", "HSV")
+_SAMPLE_FACTORS = {"L;2": 85, "L;4": 17}  # the factors by which Pillow multiplies samples of 2 and 4 bits
 _BAND_PIXELS = 1 << 18
 _DEEP_COLOR, _DEEP_GRAY_ALPHA = "RGB;16B", "LA;16B"
 # tags of TIFF 6.0, DNG 1.4 and Adobe's notes on TIFF
@@ -30,7 +30,7 @@ _SEPARATE, _CMYK, _UNSIGNED = 2, 1, 1
 _MISPLACED = ("LA", "La", "PA")  # in separate planes, where Pillow reads the second as green
 
 
-def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
+def load_8_bits(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Image | Reject:
     """Decode ``image``, opened from ``data``: samples of 8 bits, or of 1, with alpha if something is transparent.
 
     Raises the exceptions of Pillow and OpenCV for damaged files.
@@ -43,19 +43,19 @@ def load_known(image: ImageFile.ImageFile, data: bytes, format: str) -> Image.Im
     image.load()
     if (corrected := _corrected(image, data, format)) is not None:
         return corrected
-    if raw_mode == _DEEP_GRAY_ALPHA:  # which Pillow converts to RGBA; a gray profile does not apply to that
+    if raw_mode == _DEEP_GRAY_ALPHA:  # Pillow gives RGBA, to which a gray profile does not apply
         return image.convert("LA")
     if image.mode == "P" and image.palette is None:
         return Reject(Reason.BROKEN, "its palette is missing")
     if image.mode.startswith("I;16") or (image.mode == "I" and format in (PNG, PNM)):
         return _of_deep_gray(image, format, 12 if raw_mode == "I;12" else 16)
-    if image.mode in _WITHOUT_RANGE:
+    if image.mode in _UNSUPPORTED_MODES:
         return Reject(Reason.UNSUPPORTED, f"samples of mode {image.mode} in a {format}")
     if (frame := _first_frame(tile, data, format)) and frame != (0, 0, *image.size):
-        return _covered(image, frame)
+        return _on_canvas(image, frame)
     transparent = image.info.get("transparency")
-    if raw_mode in _SHALLOW and isinstance(transparent, int):
-        image.info["transparency"] = transparent * _SHALLOW[raw_mode]
+    if raw_mode in _SAMPLE_FACTORS and isinstance(transparent, int):
+        image.info["transparency"] = transparent * _SAMPLE_FACTORS[raw_mode]
     if raw_mode == _DEEP_COLOR and transparent is not None:
         image.putalpha(_deep_alpha(data))
     return image
@@ -86,14 +86,14 @@ def _of_deep_gray(image: ImageFile.ImageFile, format: str, bits: int) -> Image.I
         samples = np.asarray(band).astype(np.uint32)
         if inverted:
             samples = 0xFFFF - samples
-        gray = _as_image(samples >> bits - 8)
+        gray = _gray_image(samples >> bits - 8)
         if isinstance(transparent, int):
-            gray = Image.merge("LA", (gray, _as_image((samples != transparent) * 255)))
+            gray = Image.merge("LA", (gray, _gray_image((samples != transparent) * 255)))
         found.paste(gray, (0, top))
     return found
 
 
-def _as_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.Image:
+def _gray_image(samples: npt.NDArray[np.uint32] | npt.NDArray[np.int_]) -> Image.Image:
     return Image.fromarray(samples.clip(0, 255).astype(np.uint8))
 
 
@@ -105,11 +105,11 @@ def _first_frame(tile: ImageFile._Tile | None, data: bytes, format: str) -> tupl
     return chunks.first if isinstance(chunks, webp.WebpChunks) else None
 
 
-def _covered(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """Put a frame on a screen that is transparent elsewhere, as in browsers."""
-    screen = Image.new("RGBA", image.size)
-    screen.paste(image.convert("RGBA").crop(box), box)
-    return screen
+def _on_canvas(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Put the frame on a transparent canvas, as browsers do."""
+    canvas = Image.new("RGBA", image.size)
+    canvas.paste(image.convert("RGBA").crop(box), box)
+    return canvas
 
 
 def _deep_alpha(data: bytes) -> Image.Image:
@@ -117,7 +117,7 @@ def _deep_alpha(data: bytes) -> Image.Image:
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.shape[2:] != (4,):
         raise ValueError("the transparent colour cannot be read")
-    return _as_image(pixels[..., 3].astype(np.uint32) >> 8)
+    return _gray_image(pixels[..., 3].astype(np.uint32) >> 8)
 
 
 def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
@@ -131,7 +131,7 @@ def _prepare_tiff(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     if image.tile[0].codec_name == "raw" and (is_subsampled or tags.get(_PLANAR) == _SEPARATE):
         _read_by_libtiff(image)
     colors = tags.get(_COLORS, ())
-    if image.mode == "P" and colors and max(colors) < 256:  # written with 8 bits, as libtiff assumes, too
+    if image.mode == "P" and colors and max(colors) < 256:  # it has 8 bits; libtiff assumes that, too
         image.palette = ImagePalette.raw("RGB;L", bytes(colors))
     image.info.pop("xmp", None)  # otherwise Pillow applies its orientation, too
     return None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 @dataclass
 class PixelSums:
-    """Exact sums of the training split's pixels and of their squares, by channel; ``pixels`` counts one channel's."""
+    """Exact sums of the training split's pixels and of their squares, by channel; ``pixels`` is their number."""
 
     pixels: int = 0
     sums: list[int] = field(default_factory=list)
@@ -23,7 +23,7 @@ class PixelSums:
             self.merge(PixelSums(int(areas.sum()), _column_sums(rows["sums"]), _column_sums(rows["squares"])))
 
     def merge(self, other: "PixelSums") -> None:
-        """Add what ``other`` has."""
+        """Add the sums of ``other``."""
         self.pixels += other.pixels
         self.sums = _plus(self.sums, other.sums)
         self.squares = _plus(self.squares, other.squares)

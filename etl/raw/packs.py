@@ -255,7 +255,7 @@ class Removed:
         return len(self._keys.get(pack, ()))
 
     def live(self, pack: str, keys: pa.Array | pa.ChunkedArray) -> Mask:
-        """Whether the image of each of these keys, of rows of one pack or its part, is live: bool of shape (rows,)."""
+        """True if the image of each of these keys, of rows of one pack or its part, is live: bool of shape (rows,)."""
         if pack not in self._keys:
             return np.ones(len(keys), dtype=np.bool_)
         import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it

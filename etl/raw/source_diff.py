@@ -179,7 +179,7 @@ def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds
 
 
 def _has_same_facts(rows: pa.Table, images: Sequence[SourceImage], found: Integers) -> Mask:
-    """Whether label, split, size and columns of each row are those of the image ``found`` for it."""
+    """True if label, split, size and columns of each row are those of the image ``found`` for it."""
     same = np.ones(len(rows), dtype=np.bool_)
     values = {
         "label": pa.array([image.label for image in images], pa.int32()),

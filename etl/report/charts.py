@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, PercentFormatter
 
 from etl.report.render import UNKNOWN, data_uri
 
 INCH = 96  # CSS pixels
-NARROW = 3.9  # inches: a third of the page at 1,280 pixels, the whole of it on a phone
+# in inches
+NARROW = 3.9  # a third of the page at 1,280 pixels, the whole of it on a phone
 HALF, WHOLE = 7.8, 11.9  # two thirds of the page, and all of it
 HEIGHT = 2.5
 BLUE = "#3266c4"
@@ -50,14 +51,13 @@ _STYLE: Any = {
 }
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans'")
-BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
-FEW_POINTS = 30  # that are marked
+_BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
+MAX_MARKED_POINTS = 30  # that are marked
 BAR_GROUP = 0.8  # width of the bars at one number of the axis
 MAX_CURVES = 4  # that a legend names
-MAX_NAMES = 60  # of rows or columns that can be read
+MAX_NAMED = 60  # of rows or columns that can be read
 MAX_NUMBERED = 20  # rows or columns of a map whose numbers can be read
 NARROW_COLUMNS = 12
-SHARES, COUNTS = "shares", "counts"  # what a map may show
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a map shows: ``values`` of shape (rows, columns), NaN for none, from 0 to 1 unless they ``are`` COUNTS.
+    """What a map shows: ``values`` of shape (rows, columns), NaN for none; shares of 0 to 1, or counts if it says so.
 
     ``numbers`` are written into the cells if these are few.
     """
@@ -103,14 +103,14 @@ class Cells:
     rows: Sequence[str]
     columns: Sequence[str]
     numbers: npt.NDArray[np.int64] | None = None
-    are: str = SHARES
+    has_counts: bool = False
 
     @property
-    def scale(self) -> tuple[Colormap, Normalize, Formatter | None]:
-        """The colours, the scale of the values, and how the colour bar writes them."""
-        if self.are == COUNTS:
-            return BLUES, PowerNorm(0.5, 0, float(np.nanmax(self.values, initial=0))), _thousands()
-        return BLUES, PowerNorm(0.5, 0, 1), PercentFormatter(1)
+    def scale(self) -> tuple[Normalize, Formatter]:
+        """The scale of the values, and how the colour bar writes them."""
+        if self.has_counts:
+            return PowerNorm(0.5, 0, float(np.nanmax(self.values, initial=0))), _thousands()
+        return PowerNorm(0.5, 0, 1), PercentFormatter(1)
 
 
 def line_chart(
@@ -130,7 +130,7 @@ def line_chart(
     with _drawing(width) as axes:
         for curve in curves:
             known = np.isfinite(curve.y)
-            marker = "o" if known.sum() <= FEW_POINTS else ""
+            marker = "o" if known.sum() <= MAX_MARKED_POINTS else ""
             style = {"marker": marker, "markersize": 3, "linewidth": curve.width, **_style_of(curve)}
             axes.plot(curve.x[known], curve.y[known], **style)
         axes.margins(x=0.02)
@@ -138,7 +138,7 @@ def line_chart(
         return _finish(axes, title, caption if isinstance(caption, str) else _ends_of(curves, caption))
 
 
-def bar_chart(title: str, x_label: str, curves: Sequence[Curve], wording: Callable[[float], str]) -> Chart:
+def bar_chart(title: str, x_label: str, curves: Sequence[Curve], format_value: Callable[[float], str]) -> Chart:
     """The values of each curve at 1, 2 … as bars, those of several curves side by side."""
     with _drawing() as axes:
         width = BAR_GROUP / max(1, len(curves))
@@ -146,7 +146,7 @@ def bar_chart(title: str, x_label: str, curves: Sequence[Curve], wording: Callab
             axes.bar(curve.x + (number - (len(curves) - 1) / 2) * width, curve.y, width, **_style_of(curve))
         axes.set_xlim(0.5, max((len(curve.x) for curve in curves), default=1) + 0.5)
         _format_axes(axes, x_label, from_zero=True)
-        return _finish(axes, title, _ends_of(curves, wording))
+        return _finish(axes, title, _ends_of(curves, format_value))
 
 
 def _style_of(curve: Curve) -> dict[str, Any]:
@@ -168,27 +168,27 @@ def _format_axes(axes: Axes, x_label: str, *, is_share: bool = False, from_zero:
         axes.figure.legend(loc="outside upper left", ncols=2, handlelength=1.2, columnspacing=1.2)
 
 
-def _ends_of(curves: Sequence[Curve], wording: Callable[[float], str]) -> str:
-    return "; ".join(f"{curve.label}: {from_to(curve.y, wording)}" for curve in curves) + "."
+def _ends_of(curves: Sequence[Curve], format_value: Callable[[float], str]) -> str:
+    return "; ".join(f"{curve.label}: {first_and_last(curve.y, format_value)}" for curve in curves) + "."
 
 
-def from_to(values: npt.NDArray[np.float64], wording: Callable[[float], str]) -> str:
+def first_and_last(values: npt.NDArray[np.float64], format_value: Callable[[float], str]) -> str:
     """The first and the last finite value in words."""
     known = values[np.isfinite(values)].tolist()
-    return " to ".join(dict.fromkeys(map(wording, (known[0], known[-1])))) if known else UNKNOWN
+    return " to ".join(dict.fromkeys(map(format_value, (known[0], known[-1])))) if known else UNKNOWN
 
 
 def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str) -> Chart:
     """A map of ``cells``, with a colour bar; ``axis_labels`` are of the columns and of the rows."""
     rows, columns = cells.values.shape
     width = NARROW if columns <= NARROW_COLUMNS else HALF if columns <= 4 * MAX_NUMBERED else WHOLE
-    height = max(HEIGHT, 0.9 + (0.23 if rows <= MAX_NUMBERED else 0.17) * rows) if rows <= MAX_NAMES else 6.6
+    height = max(HEIGHT, 0.9 + (0.23 if rows <= MAX_NUMBERED else 0.17) * rows) if rows <= MAX_NAMED else 6.6
     with _drawing(width, height) as axes:
         values = np.ma.masked_invalid(cells.values)
-        colors, scale, wording = cells.scale
-        style: Any = {"cmap": colors, "norm": scale}
+        scale, format_value = cells.scale
+        style: Any = {"cmap": _BLUES, "norm": scale}
         shown: ScalarMappable
-        if max(rows, columns) <= MAX_NAMES:
+        if max(rows, columns) <= MAX_NAMED:
             shown = axes.pcolormesh(values, edgecolors="white", linewidth=0.6, **style)
             axes.invert_yaxis()
         else:
@@ -196,14 +196,14 @@ def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str
         if cells.numbers is not None and max(rows, columns) <= MAX_NUMBERED:
             _write_numbers(axes, cells.numbers, shown)
         for axis, names in ((axes.xaxis, cells.columns), (axes.yaxis, cells.rows)):
-            named = [number for number, name in enumerate(names) if name] if len(names) <= MAX_NAMES else []
+            named = [number for number, name in enumerate(names) if name] if len(names) <= MAX_NAMED else []
             axis.set_ticks([number + 0.5 for number in named], [_shortened(names[number], 20) for number in named])
         if max(map(len, cells.columns), default=0) > 3:
             axes.tick_params(axis="x", rotation=90)
         axes.tick_params(length=0, labelsize=7)
         axes.spines[:].set_visible(False)
         axes.set(xlabel=axis_labels[0], ylabel=axis_labels[1])
-        bar = axes.figure.colorbar(shown, ax=axes, pad=0.02, aspect=30, format=wording)
+        bar = axes.figure.colorbar(shown, ax=axes, pad=0.02, aspect=30, format=format_value)
         bar.outline.set_visible(False)
         return _finish(axes, title, caption)
 

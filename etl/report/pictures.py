@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from etl.errors import DataError
-from etl.formats import parquet_tables
+from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse, picture_of
 from etl.formats.records import open_record
 from etl.images.config import RAW, Limits, NormalizeConfig
@@ -23,7 +23,7 @@ from etl.images.result import Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import live_facts, live_rows, pack_of, rejects_places
 from etl.raw.packs import Removed
-from etl.report.charts import COUNTS, Cells, Chart, heatmap
+from etl.report.charts import Cells, Chart, heatmap
 from etl.report.render import count, data_uri, percent, pixels
 from etl.stages.layout import normalized_stage
 from etl.stages.marker import Generation
@@ -54,7 +54,7 @@ SHOWN_FORMATS = 8
 SHOWN_SIZES = 6
 MAX_PARTS = 256  # whose rows are read, at most 10,000 each
 BINS_PER_OCTAVE = 4  # of the sizes of images
-SCHEMA = pa.schema({"source_format": pa.string(), "source_width": pa.int32(), "source_height": pa.int32()})
+SCHEMA = pa.schema([schemas.ROWS.field(name) for name in ("source_format", "source_width", "source_height")])
 
 T = TypeVar("T")
 Facts = dict[str, Any]
@@ -154,7 +154,7 @@ def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[
     chosen: Counter[str] = Counter()
     parts = [part for part in normalized.entries if live_facts(part)["rejects"]["count"]]
     with DecodeWorker(CONFIG) as worker:
-        for part in choose(parts, MAX_REJECT_LISTS, seed):
+        for part in sample(parts, MAX_REJECT_LISTS, seed):
             tar, listed = rejects_places(normalized.folder, part["part"])
             table = parquet_tables.read_table(listed, ["key", "reason", "detail", "offset", "size"])
             rows = []
@@ -169,7 +169,7 @@ def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[
     return pictures
 
 
-def choose(things: Sequence[T], most: int, seed: int) -> list[T]:
+def sample(things: Sequence[T], most: int, seed: int) -> list[T]:
     """``things``, or a seeded choice of ``most`` of them, in their order."""
     if len(things) <= most:
         return list(things)
@@ -178,9 +178,10 @@ def choose(things: Sequence[T], most: int, seed: int) -> list[T]:
 
 
 def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
-    """By the template's names. If the normalized images are gone or damaged, a line says so.
+    """Facts of source images and rejects, by the template's names.
 
-    The images are the live ones of all parts, or of a choice of `MAX_PARTS` by the seed of the slices.
+    The images are the live ones of all parts, or of a choice of `MAX_PARTS` by the seed of the slices. If the
+    normalized images are gone or damaged, a line says so.
     """
     found: Facts = {"sources_note": "", "source_facts": [], "source_charts": [], "rejects": None, "input_total": None}
     stage, seed = normalized_stage(root), manifest["config"]["seed"]
@@ -188,7 +189,7 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
     if normalized is None:
         return found | {"sources_note": "Not known: the normalized images that these slices were made from are gone."}
     parts = [part for part in normalized.entries if live_facts(part)["records"]]
-    chosen = choose(parts, MAX_PARTS, seed)
+    chosen = sample(parts, MAX_PARTS, seed)
     try:
         removed = Removed.read(root, normalized.marker)
         tables = [live_rows(stage.folder, part, removed, SCHEMA.names).cast(SCHEMA) for part in chosen]
@@ -253,14 +254,14 @@ def _range(sides: Sides) -> str:
 
 
 def size_map(widths: Sides, heights: Sides, config: NormalizeConfig) -> Chart:
-    """Source images by width and height, in steps of a part of an octave."""
+    """Source images by width and height, in `BINS_PER_OCTAVE` bins for each doubling."""
     first = np.floor(np.log2(max(1, min(widths.min(), heights.min()))) * BINS_PER_OCTAVE)
     last = np.floor(np.log2(max(widths.max(), heights.max())) * BINS_PER_OCTAVE) + 1
     edges = 2.0 ** (np.arange(first, last + 1) / BINS_PER_OCTAVE)
     counts, _, _ = np.histogram2d(heights, widths, bins=[edges * (1 - 1e-9)] * 2)
     every = max(1, len(edges) // 12)
     labels = [f"{edge:,.0f}" if not number % every else "" for number, edge in enumerate(edges[:-1])]
-    cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, are=COUNTS)
+    cells = Cells(np.where(counts > 0, counts, np.nan), labels, labels, has_counts=True)
     how = f"{pixels(config.width, config.height)}, fit {config.fit}{', only shrunk' * config.only_shrink}"
     caption = f"Images by width and height in pixels; normalized to {how}."
     return heatmap("Source sizes", ("width from", "height from"), cells, caption)

@@ -14,7 +14,7 @@ import numpy as np
 from etl.errors import DataError
 from etl.partition.config import SPLIT_NAMES, Fractions
 from etl.partition.shares import Integers
-from etl.slices.images import FREE, Images, Splits
+from etl.slices.images import NO_SPLIT, Images, Splits
 from etl.values import MAX_NAMED, name_some
 
 
@@ -54,7 +54,7 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     ``known`` are the splits of groups that earlier slices had.
     """
     names = images.group_names
-    of_group = np.array([known.get(name, FREE) for name in names], dtype=np.int8)
+    of_group = np.array([known.get(name, NO_SPLIT) for name in names], dtype=np.int8)
     live = np.flatnonzero(images.live)
     cluster, group = images.clusters[live], images.groups[live]
     shared = _shared_clusters(cluster, group, images.by_content[live])
@@ -67,10 +67,10 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
         is_known = known_splits >= 0
         np.add.at(votes, (units[group[is_known]], known_splits[is_known]), 1)
     for groups in shared.values():
-        neighbours = [int(of_group[each]) for each in groups if of_group[each] != FREE]
-        for unit in {int(units[each]) for each in groups if of_group[each] == FREE}:
+        neighbours = [int(of_group[each]) for each in groups if of_group[each] != NO_SPLIT]
+        for unit in {int(units[each]) for each in groups if of_group[each] == NO_SPLIT}:
             np.add.at(strong, (unit, neighbours), 1)
-    free = np.flatnonzero(of_group == FREE).tolist()
+    free = np.flatnonzero(of_group == NO_SPLIT).tolist()
     name_of = dict[int, str]()  # of a unit: the first of its groups, by name
     for number in free:
         name_of[units[number]] = min(name_of.get(units[number], names[number]), names[number])
@@ -81,18 +81,18 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
             of_group[number] = counts.argmax()
         else:
             of_group[number] = SPLIT_NAMES.index(split_of_group(name_of[unit], fractions, seed))
-    of_shared = np.full(int(cluster.max(initial=-1)) + 1, FREE, dtype=np.int8)
+    of_shared = np.full(int(cluster.max(initial=-1)) + 1, NO_SPLIT, dtype=np.int8)
     for content, groups in shared.items():
         of_shared[content] = np.bincount(of_group[groups]).argmax()
-    by_group = np.where(of_shared[cluster] != FREE, of_shared[cluster], of_group[group])
-    splits = np.full(len(images.live), FREE, dtype=np.int8)
-    splits[live] = np.where(by_content != FREE, by_content, by_group)
+    by_group = np.where(of_shared[cluster] != NO_SPLIT, of_shared[cluster], of_group[group])
+    splits = np.full(len(images.live), NO_SPLIT, dtype=np.int8)
+    splits[live] = np.where(by_content != NO_SPLIT, by_content, by_group)
     return splits, of_group
 
 
 def _shared_clusters(cluster: Integers, group: Integers, by_content: Splits) -> dict[int, list[int]]:
     """The groups of each unknown content that several have."""
-    unknown = by_content == FREE
+    unknown = by_content == NO_SPLIT
     pairs = np.unique(np.stack((cluster[unknown], group[unknown]), axis=1), axis=0)
     contents, counts = np.unique(pairs[:, 0], return_counts=True)
     several = pairs[np.isin(pairs[:, 0], contents[counts > 1])]
@@ -113,7 +113,7 @@ def _units(of_group: Splits, shared: dict[int, list[int]]) -> Integers:
         return number
 
     for groups in shared.values():
-        free = [each for each in groups if of_group[each] == FREE]
+        free = [each for each in groups if of_group[each] == NO_SPLIT]
         for each in free[1:]:
             one, other = sorted((find(free[0]), find(each)))
             units[other] = one

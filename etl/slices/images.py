@@ -13,13 +13,13 @@ from etl.partition.shares import Integers
 from etl.slices.history import Bits, Bools, SplitHistory, find, split_numbers
 
 LEFT_OUT = -2
-FREE = -1
+NO_SPLIT = -1
 
-Splits = npt.NDArray[np.int8]  # numbers in SPLIT_NAMES, `FREE` or `LEFT_OUT`
+Splits = npt.NDArray[np.int8]  # numbers in SPLIT_NAMES, `NO_SPLIT` or `LEFT_OUT`
 
-# by a set of splits as bits: the only split in it, else `FREE`; and the lowest
-_ONLY = np.array([FREE, 0, 1, FREE, 2, FREE, FREE, FREE], dtype=np.int8)
-_LOWEST = np.array([FREE, 0, 1, 0, 2, 0, 1, 0], dtype=np.int8)
+# Indexed by a set of splits (bit n: SPLIT_NAMES[n]): its split if it has only one, else NO_SPLIT; its first split.
+_ONLY = np.array([NO_SPLIT, 0, 1, NO_SPLIT, 2, NO_SPLIT, NO_SPLIT, NO_SPLIT], dtype=np.int8)
+_LOWEST = np.array([NO_SPLIT, 0, 1, 0, 2, 0, 1, 0], dtype=np.int8)
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Images:
     """Arrays over the images of all parts, in their order; ``sizes`` are the images of each part.
 
     ``live`` are those that are neither gone nor ``removed`` (their keys). ``own`` is the source's split, ``by_key`` and
-    ``by_content`` those that earlier slices record, each `FREE` if there is none. ``places`` and ``contents`` are the
-    places in their history of an image's key and content, -1 for none. Images with the same ``clusters`` have the same
-    content, those with the same ``groups`` (places in ``group_names``, -1 for none) are in one group.
+    ``by_content`` those that earlier slices record, each `NO_SPLIT` if there is none. ``key_rows`` and ``content_rows``
+    are the rows of an image's key and content in the history, -1 for none. Images with the same ``clusters`` have the
+    same content, those with the same ``groups`` (indices of ``group_names``, -1 for none) are in one group.
     """
 
     sizes: list[int]
@@ -50,8 +50,8 @@ class Images:
     own: Splits
     by_key: Splits
     by_content: Splits
-    places: Integers
-    contents: Integers
+    key_rows: Integers
+    content_rows: Integers
     clusters: Integers
     groups: Integers
     group_names: list[str]
@@ -62,7 +62,7 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
 
     Raises UsageError if the history has none of them, or none has a group; DataError if only some have one.
     """
-    import pyarrow.compute as pc  # a quarter of what a task takes to start, which needs none of it
+    import pyarrow.compute as pc  # takes a quarter of a task's start, and tasks do not need it
 
     sizes, tables, there, column = list[int](), list[pa.Table](), [np.zeros(0, dtype=bool)], rules.config.group_by
     names = set[str]()  # of the columns to group by
@@ -81,7 +81,7 @@ def gather(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Images:
     live &= ~unwanted
     groups, group_names = _number_groups(table, live, column, names)
     own = split_numbers(table["split"])
-    known = _look_up(rules.history, table, own, group_names)
+    known = _recorded_splits(rules.history, table, own, group_names)
     clusters = pc.rank(table["sha256"], "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     labels = table["label"].to_numpy().astype(np.int64)
     return Images(sizes, table["key"], removed, live, labels, own, *known, clusters, groups, group_names)
@@ -94,32 +94,32 @@ def groups_of(rows: pa.Table, column: str | None) -> pa.ChunkedArray | pa.Array:
     return pa.nulls(len(rows), pa.string()) if column is None else pc.map_lookup(rows["columns"], column, "first")
 
 
-def _look_up(
+def _recorded_splits(
     history: SplitHistory, table: pa.Table, own: Splits, groups: list[str]
 ) -> tuple[Splits, Splits, Integers, Integers]:
-    """By key and by content, the split of each image and its place in the history."""
-    places, contents = find(table["key"], history.keys), find(table["sha256"], history.contents)
-    known, is_known = places >= 0, contents >= 0
-    if len(history.keys) and not (known.any() or is_known.any() or not history.groups.keys().isdisjoint(groups)):
+    """By key and by content, the split of each image and its row in the history."""
+    key_rows, content_rows = find(table["key"], history.keys), find(table["sha256"], history.contents)
+    has_key, has_content = key_rows >= 0, content_rows >= 0
+    if len(history.keys) and not (has_key.any() or has_content.any() or not history.groups.keys().isdisjoint(groups)):
         raise UsageError(
             f"none of the {len(history.keys)} keys of --splits-from is among these images, nor any of their contents or"
             " groups; it belongs to another dataset, or leave --splits-from out to assign all splits again"
         )
-    by_key, bits = np.full(len(table), FREE, dtype=np.int8), np.zeros(len(table), dtype=np.uint8)
-    by_key[known] = history.key_splits[places[known]]
-    bits[is_known] = history.content_splits[contents[is_known]]
-    return by_key, _choose(bits, by_key, own), places, contents
+    by_key, bits = np.full(len(table), NO_SPLIT, dtype=np.int8), np.zeros(len(table), dtype=np.uint8)
+    by_key[has_key] = history.key_splits[key_rows[has_key]]
+    bits[has_content] = history.content_splits[content_rows[has_content]]
+    return by_key, _split_of_contents(bits, by_key, own), key_rows, content_rows
 
 
-def _choose(bits: Bits, by_key: Splits, own: Splits) -> Splits:
-    """Of the splits of each content the only one; of several that of the key, else the source's, else the first."""
+def _split_of_contents(bits: Bits, by_key: Splits, own: Splits) -> Splits:
+    """The split of each content. If it has several: that of the key, else the source's, else the first."""
     chosen = _ONLY[bits]
-    several = (chosen == FREE) & (bits > 0)
+    several = (chosen == NO_SPLIT) & (bits > 0)
     for preferred in (by_key, own):
-        fits = several & (chosen == FREE) & (preferred >= 0)
+        fits = several & (chosen == NO_SPLIT) & (preferred >= 0)
         fits[fits] = (bits[fits] >> preferred[fits].astype(np.uint8)) & 1 == 1
         chosen[fits] = preferred[fits]
-    return np.where(several & (chosen == FREE), _LOWEST[bits], chosen)
+    return np.where(several & (chosen == NO_SPLIT), _LOWEST[bits], chosen)
 
 
 def _number_groups(table: pa.Table, live: Bools, column: str | None, names: set[str]) -> tuple[Integers, list[str]]:

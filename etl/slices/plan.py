@@ -117,7 +117,7 @@ def make_plan(root: Place, values: Mapping[str, Any], normalized: Generation, pa
 
 
 def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: Generation) -> bool:
-    """Whether 'newest' asks for slices that are finished, of this ``normalized``.
+    """True if 'newest' asks for slices that are finished, of this ``normalized``.
 
     What they were made from may be gone, and then they could not be planned again.
     """

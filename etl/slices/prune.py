@@ -187,7 +187,7 @@ def _slices_of_runs(root: Place, names: Iterable[str]) -> Iterator[tuple[str | N
 
 
 def _is_record(name: str) -> bool:
-    """Whether a trainer or an evaluation wrote the file of this name; people may keep others beside them."""
+    """True if a trainer or an evaluation wrote the file of this name; people may keep others beside them."""
     return name in (RUN_FILE, RESULT_FILE) or (name.startswith("evaluation-") and name.endswith(".json"))
 
 

@@ -18,7 +18,7 @@ from etl.partition.config import SPLIT_NAMES
 from etl.partition.shares import Integers, PartCounts, permute, top_up
 from etl.slices.group_assignment import assign_by_group, conflict_of
 from etl.slices.history import Bools
-from etl.slices.images import FREE, LEFT_OUT, Images, Rules, Splits, gather
+from etl.slices.images import LEFT_OUT, NO_SPLIT, Images, Rules, Splits, gather
 
 
 @dataclass
@@ -64,7 +64,7 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
         splits, is_duplicate = (_by_source if rules.config.split is None else _by_share)(rules, images)
     splits[~images.live | is_duplicate] = LEFT_OUT
     there = splits >= 0
-    examples = (images.places[there], images.contents[there], splits[there])
+    examples = (images.key_rows[there], images.content_rows[there], splits[there])
     ends = np.cumsum(images.sizes)[:-1]
     return SplitAssignment(
         np.split(splits, ends),
@@ -84,10 +84,10 @@ def _count_known(images: Images, splits: Splits) -> dict[str, int]:
     ``disagreeing`` are images whose content and key (or group and key) were in different splits.
     """
     there = splits >= 0
-    by_content, by_key = there & (images.contents >= 0), there & (images.by_key >= 0)
+    by_content, by_key = there & (images.content_rows >= 0), there & (images.by_key >= 0)
     return {
         "kept": int(by_content.sum()),
-        "moved": int((by_content & (images.places < 0)).sum()),
+        "moved": int((by_content & (images.key_rows < 0)).sum()),
         "changed": int((by_key & ~by_content).sum()),
         "new": int((there & ~by_key & ~by_content).sum()),
         "disagreeing": int((by_key & (images.by_key != splits)).sum()),
@@ -104,8 +104,8 @@ def _find_duplicates(rules: Rules, images: Images, splits: Splits, last: Bools |
     if rules.config.drop_duplicates:
         there = np.flatnonzero(images.live)
         behind = last[there] if last is not None else np.zeros(len(there), dtype=bool)
-        elsewhere = (images.by_key != splits)[there] | (images.by_key[there] == FREE)
-        order = there[np.lexsort((there, images.places[there] < 0, elsewhere, behind, images.clusters[there]))]
+        elsewhere = (images.by_key != splits)[there] | (images.by_key[there] == NO_SPLIT)
+        order = there[np.lexsort((there, images.key_rows[there] < 0, elsewhere, behind, images.clusters[there]))]
         is_duplicate[order[1:][images.clusters[order[1:]] == images.clusters[order[:-1]]]] = True
     return is_duplicate
 
@@ -115,7 +115,7 @@ def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
     splits = np.where(images.by_content >= 0, images.by_content, images.by_key)
     splits = np.where(splits >= 0, splits, images.own)
     is_duplicate = _find_duplicates(rules, images, splits)
-    if without := int((images.live & ~is_duplicate & (splits == FREE)).sum()):
+    if without := int((images.live & ~is_duplicate & (splits == NO_SPLIT)).sum()):
         raise DataError(
             f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
         )
@@ -127,7 +127,7 @@ def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
     votes = np.zeros((int(images.clusters.max(initial=-1)) + 1, len(SPLIT_NAMES)), dtype=np.int64)
     by_key = images.live & (images.by_key >= 0)
     np.add.at(votes, (images.clusters[by_key], images.by_key[by_key]), 1)
-    by_cluster = np.where(votes.any(axis=1), votes.argmax(axis=1), FREE).astype(np.int8)
+    by_cluster = np.where(votes.any(axis=1), votes.argmax(axis=1), NO_SPLIT).astype(np.int8)
     splits = np.where(images.by_content >= 0, images.by_content, by_cluster[images.clusters])
     is_duplicate = _find_duplicates(rules, images, splits)
     _fill_up(rules, images, images.live & ~is_duplicate, splits)
@@ -145,7 +145,7 @@ def _fill_up(rules: Rules, images: Images, there: Bools, splits: Splits) -> None
     number = rules.classes if stratified else 1
     strata = images.labels if stratified else np.zeros_like(images.labels)
     known = [np.bincount(strata[there & (splits == name)], minlength=number) for name in names]
-    free = np.flatnonzero(there & (splits == FREE))
+    free = np.flatnonzero(there & (splits == NO_SPLIT))
     _, firsts, own, sizes = np.unique(images.clusters[free], return_index=True, return_inverse=True, return_counts=True)
     several = sizes[own] > 1  # which are not alone with their content
     lacking = _lacking(known, np.bincount(strata[free], minlength=number), list(fractions.values()))

@@ -20,7 +20,7 @@ _PACKAGES = Path(__file__).parents[1]  # that contain the schemas of their marke
 
 
 def is_root(place: Place) -> bool:
-    """Whether a stage, or a run, has left anything below ``place``."""
+    """True if a stage, or a run, has left anything below ``place``."""
     return any((place / folder).exists() for folder in STAGE_FOLDERS)
 
 
@@ -105,5 +105,5 @@ def erasure_stage(root: Place) -> Stage:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether people may call slices or runs so: one folder, neither hidden nor one of our own."""
+    """True if people may call slices or runs so: one folder, neither hidden nor one of our own."""
     return bool(name) and name.isprintable() and not name.startswith((".", "_")) and "/" not in name

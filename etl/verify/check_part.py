@@ -124,7 +124,7 @@ class PartCheck:
             yield from (marker_fault(line, RAW_DATASET) for line in differences(due, self.pack, name))
 
     def _row_fault(self, images: pa.Table | None, rows: pa.Table, rejects: pa.Table) -> str | None:
-        """Whether ``images``, those of the pack (None if its list is damaged), are the good ones and the rejects of the
+        """True if ``images``, those of the pack (None if its list is damaged), are the good ones and the rejects of the
         part; the facts that these give, against those in the table of rows; and whether pixels are possible.
         """
         if images is not None:
@@ -184,7 +184,7 @@ def _pixel_fault(rows: pa.Table, image: Entry) -> str | None:
 
 
 def _is_possible(pixels: int, total: int, squares: int) -> bool:
-    """Whether so many values from 0 to 255 can have this sum and this sum of squares."""
+    """True if so many values from 0 to 255 can have this sum and this sum of squares."""
     return 0 <= total <= squares <= 255 * total and total * total <= squares * pixels and (total - squares) % 2 == 0
 
 

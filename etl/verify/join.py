@@ -1,4 +1,4 @@
-"""Whether every good image is in the slices exactly once: examples and good images are joined by key.
+"""True if every good image is in the slices exactly once: examples and good images are joined by key.
 
 For each line of work a task publishes a `LineResult`, and tables of what it found (`FOUND`, `GOOD`), with a row group
 for each *bucket*: of keys by a hash, of contents (SHA-256 of the source image) by their first digits, so that buckets
@@ -240,7 +240,7 @@ class LineResult:
         self.find(what, name, f"{place} is missing" if is_missing else str(error).splitlines()[0])
 
     def require_sha256(self, what: str, name: str, place: Place, sha256: str) -> bool:
-        """Whether a file, which is counted then, has this SHA-256; if not, that is a finding."""
+        """True if a file, which is counted then, has this SHA-256; if not, that is a finding."""
         try:
             if place.sha256() != sha256:
                 raise DataError(f"{place} has another SHA-256 than the one recorded")

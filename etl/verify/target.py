@@ -80,7 +80,7 @@ class Target:
 
     @property
     def has_plan(self) -> bool:
-        """Whether what the plan was made from is there: the normalised images, and slices whose splits were kept."""
+        """True if what the plan was made from is there: the normalised images, and slices whose splits were kept."""
         has_parent = self.parent is not None or self.manifest["config"]["splits_from"] is None
         return self.dataset is not None and has_parent
 

@@ -143,7 +143,7 @@ def _misfit(scan: SliceScan, keys: list[str], job: Mapping[str, Any]) -> str | N
 
 
 def _compare(result: LineResult, name: str, table: str, expected: pa.Table, recorded: pa.Table | None) -> bool:
-    """Whether the rows of a table beside the manifest are there, and right; if they are wrong, that is a finding."""
+    """True if the rows of a table beside the manifest are there, and right; if they are wrong, that is a finding."""
     if recorded is None:
         return False
     compared = [column for column in expected.column_names if column not in NOT_IN_RECORDS]

@@ -23,7 +23,7 @@ class Answers:
 
     @property
     def hits(self) -> npt.NDArray[np.bool_]:
-        """Whether each example is predicted right: bool of shape (examples,)."""
+        """True if each example is predicted right: bool of shape (examples,)."""
         return self.labels == self.predicted
 
     @property
@@ -87,7 +87,7 @@ def compare(candidate: Answers, champion: Answers, classes: Sequence[str]) -> Co
 
 
 def decide(rules: Rules, accuracy: float, comparison: Comparison | None, candidates: int = 1) -> tuple[bool, str]:
-    """Whether the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
+    """True if the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
 
     Its p-value must be at most --max-p divided by the number of candidates (Bonferroni).
     """

@@ -110,7 +110,7 @@ def _remove_left(parent: Path, prefix: str) -> None:
 
 
 def _is_alone(lock: int) -> bool:
-    """Whether no other process has this folder open."""
+    """True if no other process has this folder open."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

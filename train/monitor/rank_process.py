@@ -36,7 +36,7 @@ class DefectError(RingsliceError):
 
 
 def is_elastic() -> bool:
-    """Whether horovodrun may add and lose ranks of this run."""
+    """True if horovodrun may add and lose ranks of this run."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 

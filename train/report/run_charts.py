@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from etl.report.charts import HALF, INK, Cells, Chart, Curve, from_to, heatmap, line_chart
+from etl.report.charts import HALF, INK, Cells, Chart, Curve, first_and_last, heatmap, line_chart
 from etl.report.render import percent
 from train.report.metrics import Epoch, Metrics, shares_of, smooth
 from train.report.text import accuracy, loss, speed
@@ -45,7 +45,7 @@ def step_charts(metrics: Metrics) -> list[Chart]:
             Curve("each step", steps, losses, PALE, 0.7),
             Curve("mean", steps, smooth(losses)),
         ]
-        caption = f"Means over the last fiftieth of all steps (dark): {from_to(smooth(losses), loss)}."
+        caption = f"Means over the last fiftieth of all steps (dark): {first_and_last(smooth(losses), loss)}."
         if lacking := int(np.isnan(losses).sum()):
             caption += f" {lacking:,} steps without a finite loss are left out."
         drawn.append(line_chart("Training loss by step", "step", curves, caption, width=HALF))

@@ -88,5 +88,5 @@ def _numbered(runs: Place, number: int) -> Place:
 
 
 def has_begun(run: Place) -> bool:
-    """Whether something of the run is finished; a trainer that is about to begin has a folder for its work only."""
+    """True if something of the run is finished; a trainer that is about to begin has a folder for its work only."""
     return any(info.base_name != WORK_FOLDER for info in run.children())

@@ -38,12 +38,12 @@ def read_orientation(data: tf.Tensor) -> tf.Tensor:
 
 
 def is_turned(orientation: tf.Tensor) -> tf.Tensor:
-    """Whether rows are stored as columns."""
+    """True if rows are stored as columns."""
     return orientation >= TURNED
 
 
 def is_mirrored(orientation: tf.Tensor) -> tf.Tensor:
-    """Whether rows, and columns, of the upright picture are not in the order that they are stored in: bool, (2,)."""
+    """True if rows, and columns, of the upright picture are not in the order that they are stored in: bool, (2,)."""
     return tf.gather(tf.constant(_MIRRORED), orientation)
 
 

@@ -132,7 +132,7 @@ def require_nccl() -> None:
 
 
 def is_installed(wheel: Path) -> bool:
-    """Whether the files that are installed are those of ``wheel``: other source changes leave the version as it is.
+    """True if the files that are installed are those of ``wheel``: other source changes leave the version as it is.
 
     A wheel names its files with their SHA-256, and so does what was installed from it (PEP 376).
     """

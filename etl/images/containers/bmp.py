@@ -9,41 +9,46 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-_FILE_HEADER, _INFO, _V3, _V5 = 14, 40, 56, 124  # sizes of headers
-_WITH_MASKS = (40, 52, 56, 108, 124)  # not that of OS/2, of 64
-_MASKS, _COLORS, _COLOR_SPACE, _PROFILE = 54, 46, 70, 126  # offsets
+_FILE_HEADER_BYTES, _INFO_BYTES, _V3_BYTES, _V5_BYTES = 14, 40, 56, 124  # sizes of headers
+_WITH_MASKS = (40, 52, 56, 108, 124)  # sizes of headers that may have masks; that of OS/2, of 64, has none
+_MASKS_AT, _COLORS_AT, _COLOR_SPACE_AT, _PROFILE_AT = 54, 46, 70, 126  # offsets
 _BIT_FIELDS, _ALPHA_BIT_FIELDS = 3, 6  # of compression
 _EMBEDDED = b"DEBM"  # PROFILE_EMBEDDED
 _KNOWN_MASKS = {
     16: ((0xF800, 0x7E0, 0x1F, 0), (0x7C00, 0x3E0, 0x1F, 0)),
     32: ((0xFF0000, 0xFF00, 0xFF, 0), (0xFF0000, 0xFF00, 0xFF, 0xFF000000)),
 }
-_MASKS_OF_BYTES = _KNOWN_MASKS[32][1]
+_BGRA_MASKS = _KNOWN_MASKS[32][1]
 
 
 def embedded_profile(data: bytes) -> bytes:
     """Return the ICC profile; empty if there is none."""
-    is_v5 = int.from_bytes(data[_FILE_HEADER : _FILE_HEADER + 4], "little") >= _V5
-    if not is_v5 or len(data) < _FILE_HEADER + _V5 or not data.startswith(_EMBEDDED, _COLOR_SPACE):
+    is_v5 = int.from_bytes(data[_FILE_HEADER_BYTES : _FILE_HEADER_BYTES + 4], "little") >= _V5_BYTES
+    if not is_v5 or len(data) < _FILE_HEADER_BYTES + _V5_BYTES or not data.startswith(_EMBEDDED, _COLOR_SPACE_AT):
         return b""
-    start, size = struct.unpack_from("<2I", data, _PROFILE)
-    return data[_FILE_HEADER + start : _FILE_HEADER + start + size]
+    start, size = struct.unpack_from("<2I", data, _PROFILE_AT)
+    return data[_FILE_HEADER_BYTES + start : _FILE_HEADER_BYTES + start + size]
 
 
-def in_known_form(data: bytes) -> bytes:
+def readable_by_pillow(data: bytes) -> bytes:
     """Return the file with samples of unusual bit fields as bytes, and without colours that no index can refer to."""
-    if len(data) < _MASKS + 16:
+    if len(data) < _MASKS_AT + 16:
         return data
     offset, header, width, height, bits, compression = struct.unpack_from("<IIiixxHI", data, 10)
     if compression in (_BIT_FIELDS, _ALPHA_BIT_FIELDS) and bits in _KNOWN_MASKS and header in _WITH_MASKS:
-        count = 4 if header >= _V3 or compression == _ALPHA_BIT_FIELDS else 3
-        masks = (*struct.unpack_from(f"<{count}I", data, _MASKS), 0)[:4]
+        count = 4 if header >= _V3_BYTES or compression == _ALPHA_BIT_FIELDS else 3
+        masks = (*struct.unpack_from(f"<{count}I", data, _MASKS_AT), 0)[:4]
         if compression == _BIT_FIELDS and masks in _KNOWN_MASKS[bits]:
             return data
-        return _with_bytes(data, (width, height), _samples(data, offset, width, bits), masks)
-    colors = int.from_bytes(data[_COLORS : _COLORS + 4], "little")
-    if bits <= 8 and colors > 1 << bits and header >= _INFO and _FILE_HEADER + header + 4 * colors <= offset:
-        return data[:_COLORS] + struct.pack("<I", 1 << bits) + data[_COLORS + 4 :]
+        return _as_32_bits(data, (width, height), _samples(data, offset, width, bits), masks)
+    colors = int.from_bytes(data[_COLORS_AT : _COLORS_AT + 4], "little")
+    if (
+        bits <= 8
+        and colors > 1 << bits
+        and header >= _INFO_BYTES
+        and _FILE_HEADER_BYTES + header + 4 * colors <= offset
+    ):
+        return data[:_COLORS_AT] + struct.pack("<I", 1 << bits) + data[_COLORS_AT + 4 :]
     return data
 
 
@@ -58,7 +63,7 @@ def _samples(data: bytes, offset: int, width: int, bits: int) -> npt.NDArray[np.
     return found.reshape(rows, stride // size_bytes)[:, :width]
 
 
-def _with_bytes(
+def _as_32_bits(
     data: bytes, size: tuple[int, int], samples: npt.NDArray[np.unsignedinteger], masks: Sequence[int]
 ) -> bytes:
     """Return a file of 32 bits per pixel with the samples in ``masks``; or ``data`` if these are not bit fields."""
@@ -71,7 +76,7 @@ def _with_bytes(
         if most:
             for row, values in zip(pixels, samples, strict=True):
                 row[:, place] = (((values.astype(np.int64) & mask) >> shift) * 255 + most // 2) // most
-    known = _MASKS_OF_BYTES if masks[3] else (*_MASKS_OF_BYTES[:3], 0)
-    fields = (_V3, *size, 1, 32, _BIT_FIELDS, pixels.nbytes, 0, 0, 0, 0, *known)
-    start = _FILE_HEADER + _V3
+    new_masks = _BGRA_MASKS if masks[3] else (*_BGRA_MASKS[:3], 0)
+    fields = (_V3_BYTES, *size, 1, 32, _BIT_FIELDS, pixels.nbytes, 0, 0, 0, 0, *new_masks)
+    start = _FILE_HEADER_BYTES + _V3_BYTES
     return struct.pack("<2sIIIIiiHH6I4I", b"BM", start + pixels.nbytes, 0, start, *fields) + pixels.tobytes()
