@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
@@ -108,21 +109,26 @@ def require_same_versions(task: Task) -> None:
     A worker that is lost meanwhile is left out, as one that comes later.
     """
     own = versions()
+    for process, facts in list(_read_facts(task)):  # all are read before one is refused: it tells them to end
+        if facts is None:
+            raise EnvironmentFailure(f"{process} has an earlier version of ringslice; install the same on every host")
+        if (difference := version_disagreement(own, facts["versions"], "the chief")) is not None:
+            raise EnvironmentFailure(f"{process.partition(' at ')[0]} on {facts['host']}{difference}")
+
+
+def _read_facts(task: Task) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The name and address of each worker and server that is not lost, and what it published, if it did."""
     for role in (WORKER, SERVER):
         for index, address in enumerate(task.cluster[role]):
+            process = f"{role} {index} at {address}"
             try:
                 with tf.device(f"/job:{role}/task:{index}/device:CPU:0"):
-                    found = json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
+                    yield process, json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
             except LOST_ERRORS as error:
                 if not is_worker_lost(error):
                     raise
-                continue
-            except tf.errors.NotFoundError as error:
-                raise EnvironmentFailure(
-                    f"{role} {index} at {address} has an earlier version of ringslice; install the same on every host"
-                ) from error
-            if (difference := version_disagreement(own, found["versions"], "the chief")) is not None:
-                raise EnvironmentFailure(f"{role} {index} on {found['host']}{difference}")
+            except tf.errors.NotFoundError:
+                yield process, None
 
 
 def publish_versions() -> int:

@@ -13,10 +13,20 @@ import pytest
 from tests.lib.commands import REPOSITORY
 from tests.lib.ranks.running import started
 from train.launch import tasks_of
+from train.parallel.cluster import SERVER
 
 pytestmark = pytest.mark.integration
 
 OTHER = "9.9"
+# The program of a server that looks for the chief only when that has ended.
+LATE = """
+import runpy, sys, time
+from train.strategies import parameter_server
+look = parameter_server.await_end
+parameter_server.await_end = lambda *arguments: time.sleep(20) or look(*arguments)
+sys.argv[0] = "train/main.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.fixture
@@ -49,7 +59,8 @@ def test_the_rank_with_another_version_is_named(
         processes = []
         for number, task in enumerate(tasks):
             folder = REPOSITORY if number < len(tasks) - 1 else other
-            command = (sys.executable, folder / "train/main.py", *words)
+            program = ("-c", LATE) if task.role == SERVER else (folder / "train/main.py",)
+            command = (sys.executable, *program, *words)
             variables = {"PYTHONPATH": str(folder), "TF_CONFIG": task.variables["TF_CONFIG"]}
             processes.append(stack.enter_context(started(*command, log=tmp_path / f"log-{number}", **variables)))
         statuses = [each.wait(120) for each in processes]
