@@ -285,7 +285,7 @@ def pipeline(source: str, root: str, **values: Any) -> None:
         for stage in ("normalize", "shard", "verify"):
             _run_job(stage, root, values, show)
     finally:
-        if summaries:  # of the stages before one that fails, too
+        if values["json"]:  # of the stages before one that fails, too
             stages = [summary.to_json() for summary in summaries]
             print(json.dumps(stages, ensure_ascii=False, allow_nan=False), flush=True)
 

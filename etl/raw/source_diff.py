@@ -149,9 +149,11 @@ def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Co
     unsure = (held != NO_IMAGE) & ~(np.repeat(is_recorded, np.diff(bounds)) & same[held])
     moved = np.zeros(len(held), np.bool_)
     if parent.marker["config"]["in_place"]:
-        held, moved = _without_changed_files(source, packs, bounds, held, unsure)
+        held, moved = _without_changed_files(source, packs, bounds, held, unsure, sha256=rows["sha256"])
     elif unsure.any():
-        held = _without_changed_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
+        log("ingest", _REWRITTEN)
+        unsure[unsure] = ~_has_same_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
+        held = np.where(unsure, NO_IMAGE, held)
     starts = {pack["name"]: start for pack, start in zip(packs, bounds.tolist(), strict=False)}
     images_of_packs = ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True))
     kept, unpacked = plan_renewal(images_of_packs, len(source.images))
@@ -196,34 +198,37 @@ def _has_same_facts(rows: pa.Table, images: Sequence[SourceImage], found: Intege
     return same
 
 
-def _without_changed_contents(source: Source, sha256: pa.ChunkedArray, held: Integers, unsure: Integers) -> Integers:
-    """``held``, with `NO_IMAGE` in each of the rows ``unsure`` if the content of its image differs from the packed."""
-    log("ingest", _REWRITTEN)
+def _has_same_contents(source: Source, sha256: pa.ChunkedArray, held: Integers, unsure: Integers) -> Mask:
+    """True for each of the rows ``unsure`` if the content of its image is the packed one: bool of shape (unsure,)."""
     numbers, which = np.unique(held[unsure], return_inverse=True)
     digests = []
     with Progress("ingest", len(numbers), "images compared", begins=False) as progress:
         for content in source.read_all([source.images[number] for number in numbers.tolist()]):
             digests.append(content_sha256(content))
             progress.advance()
-    same = pc.equal(sha256.take(unsure), pa.array(digests, pa.binary(32)).take(pa.array(which)))
-    held = held.copy()
-    held[unsure[~same.to_numpy()]] = NO_IMAGE
-    return held
+    same = pc.equal(sha256.take(pa.array(unsure)), pa.array(digests, pa.binary(32)).take(pa.array(which)))
+    return np.asarray(same)
 
 
 def _without_changed_files(
-    source: Source, packs: Sequence[Mapping[str, Any]], bounds: Integers, held: Integers, unsure: Mask
+    source: Source,
+    packs: Sequence[Mapping[str, Any]],
+    bounds: Integers,
+    held: Integers,
+    unsure: Mask,
+    *,
+    sha256: pa.ChunkedArray,
 ) -> tuple[Integers, Mask]:
     """``held``, with `NO_IMAGE` for all rows of a pack in place if its file is another one or was changed; and which of
-    these rows have the same file at another place: bool of shape (rows,).
+    these rows have the same image at another place: bool of shape (rows,).
 
     A file that is a pack must be the same as a whole, because offsets and rows in it are recorded.
     """
     files = [file.place.uri for file in source.large_files()]
     file_of = np.array([image.position[0] for image in source.images])
     sha256_of = cache(lambda file: open_place(file).sha256())  # several packs may share a file
-    held, moved = held.copy(), np.zeros(len(held), np.bool_)
-    has_logged = False
+    before, moved, in_changed = held, np.zeros(len(held), np.bool_), np.zeros(len(held), np.bool_)
+    held, has_logged = held.copy(), False
     for pack, (start, stop) in zip(packs, pairwise(bounds.tolist()), strict=True):
         own = held[start:stop]
         there = {files[number] for number in np.unique(file_of[own[own != NO_IMAGE]]).tolist()}
@@ -234,8 +239,9 @@ def _without_changed_files(
             has_logged = True
         is_same = len(there) == 1 and sha256_of(*there) == pack["sha256"]
         if not is_same or there != {pack["file"]}:
-            moved[start:stop] = is_same & (own != NO_IMAGE)
+            (moved if is_same else in_changed)[start:stop] = own != NO_IMAGE
             own[:] = NO_IMAGE
+    moved[in_changed] = _has_same_contents(source, sha256, before, np.flatnonzero(in_changed))
     return held, moved
 
 

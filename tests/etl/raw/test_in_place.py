@@ -131,12 +131,13 @@ def test_new_and_changed_files_become_new_packs(local: Place, source: Place, wri
 
 
 def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Place) -> None:
-    entries = [Entry(f"c/{n}.png", some_png(n)) for n in range(4)]
-    for each in (entries, entries[::-1]):
+    """They are known; one is new."""
+    entries = [Entry(f"c/{n}.png", some_png(n)) for n in range(5)]
+    for each in (entries[:4], entries[::-1]):
         write_file(source / "some.tar", tar_of(each))
-        make(source, local)
+        make(source, local, max_removed="0")
     assert [pack["name"] for pack in packs_of(local)] == ["pack-00001"]
-    assert len(examples(local)) == 4
+    assert len(examples(local)) == 5
 
 
 @pytest.mark.parametrize("is_touched", [False, True])
