@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -70,8 +71,9 @@ class Progress:
 
 
 def log(stage: str, line: str, stderr: TextIO | None = None) -> None:
-    """Print one line about a stage to standard error."""
-    print(f"ringslice {stage}: {line}", file=stderr or sys.stderr, flush=True)
+    """Print one line about a stage to standard error. If that is full, or nobody reads it, the work goes on."""
+    with suppress(OSError):
+        print(f"ringslice {stage}: {line}", file=stderr or sys.stderr, flush=True)
 
 
 def _open_bar(unit: str) -> "RichProgress":

@@ -25,6 +25,8 @@ from etl.normalized.parts import (
     pack_of,
     read_entry,
     read_rows,
+    records_place,
+    rejects_places,
     rows_place,
     with_live,
 )
@@ -237,11 +239,18 @@ def _plan_work(
         done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
         return reused + sum(done), ""
 
+    def incomplete() -> Iterator[Place]:
+        """Records and rejects of a part without rows: this time an image may be on the other side of a limit."""
+        there = {info.base_name for name in ("parts", "rejects") for info in (folder / name).children()}
+        for origin, _, _ in todo:
+            files = records_place(folder, origin.part), *rejects_places(folder, origin.part)
+            yield from (file for file in files if file.name in there)
+
     job = {"stage": "normalize", "root": tasks.job.root.uri, "config": config.to_json(), "classes": classes}
     lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
     number = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
     total = reused + sum(images for _, images, _ in parts)
-    return Work(job, lines, number, total, watch, config.limits.memory_bytes)
+    return Work(job, lines, number, total, watch, config.limits.memory_bytes, incomplete)
 
 
 def _require_same_packs(

@@ -81,7 +81,7 @@ class DecodeWorker:
             try:
                 connection.send_bytes(data)
                 facts, encoded = json.loads(connection.recv_bytes()), connection.recv_bytes()
-            except (ConnectionError, EOFError):
+            except (OSError, EOFError):  # OSError: it ended in the middle of a message
                 status = self._stop()
                 return (
                     Reject(Reason.TOO_SLOW, f"no answer in {timeout_s:g} s")
@@ -118,7 +118,7 @@ class DecodeWorker:
         try:
             with _kill_after(process, START_TIMEOUT_S):
                 connection.recv_bytes()
-        except (ConnectionError, EOFError):
+        except (OSError, EOFError):
             status = self._stop()
             raise EnvironmentFailure(f"the process that decodes images cannot start (status {status})") from None
         return self._started
@@ -188,7 +188,9 @@ def _limit_memory(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # not Linux
         pages = int(Path("/proc/self/statm").read_text().split()[5])  # proc(5): data and stack
-        most = pages * resource.getpagesize() + memory_bytes
+        most, hard = pages * resource.getpagesize() + memory_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if hard != resource.RLIM_INFINITY:  # a limit of the caller's may be lower
+            most = min(most, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

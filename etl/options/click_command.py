@@ -151,7 +151,7 @@ def _reject_options_of_one_stage(
 def _read_tables(commands: Mapping[str, click.Command], path: Path) -> dict[str, dict[str, Any]]:
     """The tables of a TOML file, each named after a command that has --config."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text("utf-8-sig"))
     except UnicodeDecodeError:
         raise click.BadParameter(f"{path} is not text; give a TOML file") from None
     except tomllib.TOMLDecodeError as error:

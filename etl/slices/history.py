@@ -236,7 +236,7 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
     if asked == NEWEST:
         return _newest(root, own, overwrite)
     found = _read(_named(root, asked))
-    if found.folder == own.folder:
+    if found.folder.resolved() == own.folder.resolved():
         raise UsageError(f"--splits-from {asked}: these are the slices to be made; give them another --name")
     return found
 

@@ -250,7 +250,7 @@ def _is_hidden(name: str) -> bool:
 
 def words_of(path: str) -> list[str]:
     """The runs of letters of a path, in lower case."""
-    return re.findall("[a-z]+", path.lower())
+    return re.findall(r"[^\W\d_]+", path.lower())
 
 
 def split_of(path: str) -> str | None:

@@ -100,13 +100,18 @@ def class_folder(path: str, split_folders: bool, place: Place) -> tuple[str, str
         return ("", folders[0]) if folders else None
     if len(folders) < 2:
         return None
-    split = split_of(folders[0])
+    return split_of_folder(folders[0], place), folders[1]
+
+
+def split_of_folder(name: str, place: Place) -> str:
+    """The split that a folder of the first level below ``place`` names. Raises UsageError if it names none."""
+    split = split_of(name)
     if split is None:
         raise UsageError(
-            f"{place / folders[0]} names no split; with --split-folders a word of the first level is one of"
+            f"{place / name} names no split; with --split-folders a word of the first level is one of"
             f" {', '.join(SPLITS_BY_WORD)}"
         )
-    return split, folders[1]
+    return split
 
 
 def reject_wrong_level(names: Sequence[str], is_deep: bool, options: SourceOptions, place: Place, inside: str) -> None:
@@ -182,7 +187,7 @@ class Links:
 def walk(
     folder: Place, links: Links | None = None, prefix: str = "", above: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not itself a folder.
+    """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not a visible folder.
 
     Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
     UsageError for a circle, for a link to nothing, for a link that leads out of the source of ``links``, and for more
@@ -208,7 +213,7 @@ def walk(
         if hidden and info.base_name in hidden:
             continue
         # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
-        if info.size is None and info.type == fs.FileType.Directory:
+        if info.size is None and info.type == fs.FileType.Directory and is_visible(path):
             yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
         else:
             yield path, info

@@ -59,6 +59,10 @@ class IdxSource(Source):
         if len(shapes) != 1:
             raise DataError(f"the IDX files of {place} have images of different shapes: {sorted(shapes)}")
         height, width, channels = (*shapes.pop(), 1)[:3]
+        if channels not in (1, 3):
+            raise DataError(
+                f"the images of {place} have {channels} channels, by their last size; write 1 (gray) or 3 (RGB)"
+            )
         self.pixels = {"height": height, "width": width, "channels": channels}
         numbers = sorted({int(value) for values in labels.values() for value in np.unique(values)})
         if not numbers:
@@ -82,7 +86,7 @@ class IdxSource(Source):
         size = len(self._file_header()) + self.pixels["height"] * self.pixels["width"] * self.pixels["channels"]
         for stem, values in labels.items():
             # of the content, because an image is not a file with a time of change
-            version = zlib.crc32(self._pixels[stem].tobytes())
+            version = zlib.crc32(self._pixels[stem].data)
             for position, value in enumerate(values):
                 yield SourceImage(f"{stem}/{position:05d}.{suffix}", ids[str(value)], _split_of(stem), size, version)
 

@@ -14,14 +14,13 @@ from etl.sources.base import Columns, SourceOptions
 from etl.sources.fields import (
     LABEL,
     SPLIT,
-    SPLITS_BY_WORD,
     checked_label,
     checked_split,
     known_columns,
     parse_object,
     scalar_text,
 )
-from etl.sources.folder import class_folder
+from etl.sources.folder import class_folder, split_of_folder
 from etl.sources.tar_members import Member
 from etl.storage.place import Place
 
@@ -107,8 +106,8 @@ class Labeller:
         if label is None:
             return [self._label_by_folder(sample, image, split, columns) for image in sample.images]
         (image,) = sample.images
-        if self.options.split_folders:
-            split = split or SPLITS_BY_WORD.get(image.name.partition("/")[0].lower())
+        if self.options.split_folders and split is None and "/" in image.name:
+            split = split_of_folder(image.name.partition("/")[0], self.archive)
         return [Labelled(image, intern(label), split or self.split, columns)]
 
     def _fields(self, sample: Sample) -> Fields:

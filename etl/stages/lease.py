@@ -230,15 +230,15 @@ def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
 
 
 def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
-    """True if the lease is not renewed for `LEASE_TIMEOUT_S`."""
+    """True if the lease is not renewed for `LEASE_TIMEOUT_S`, or is given up."""
     log("lease", f"{lease} is held by {owner}; waiting up to {LEASE_TIMEOUT_S:.0f} s to see whether it is alive")
     before = lease.info().mtime_ns
     deadline = time.monotonic() + LEASE_TIMEOUT_S
     while time.monotonic() < deadline:
         time.sleep(RENEWAL_INTERVAL_S / 5)
         tick()
-        if lease.info().mtime_ns != before:
-            return False
+        if (now := lease.info().mtime_ns) != before:
+            return now is None  # its holder has ended
     return True
 
 

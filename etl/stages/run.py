@@ -58,7 +58,7 @@ class RunRecord:
             "seconds": round(self.seconds, 3),
             "host": socket.gethostname(),
             "user": _user(),
-            "command": masked(sys.argv),
+            "command": [_in_utf8(word) for word in masked(sys.argv)],
             "python": platform.python_version(),
             "versions": {name: importlib.metadata.version(name) for name in MAKERS},
             **self._facts,
@@ -77,9 +77,13 @@ def masked(words: Iterable[str]) -> list[str]:
     return shown
 
 
+def _in_utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _user() -> str:
     try:
-        return getpass.getuser()
+        return _in_utf8(getpass.getuser())
     except (KeyError, OSError):  # a container's user without a name
         return "unknown"
 

@@ -117,9 +117,15 @@ class Stage:
         return None
 
     def earlier_generations(self) -> Iterator[Generation]:
-        """The earlier generations, by fingerprint."""
+        """The earlier generations, by fingerprint; other files beside them do not count.
+
+        Raises UsageError if one was written by another version of ringslice, DataError if it was damaged.
+        """
         for info in (self.folder / GENERATIONS_FOLDER).children():
-            yield self._read(self.folder / GENERATIONS_FOLDER / info.base_name)
+            name, _, ending = info.base_name.partition(".")
+            if ending == "json" and FINGERPRINT.fullmatch(name):
+                place = self.kept_marker(name)
+                yield self._checked(place, self._read(place))
 
     def _read(self, place: Place) -> Generation:
         data = place.read_bytes()

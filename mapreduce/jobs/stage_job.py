@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -77,7 +77,8 @@ class Work:
     A `Plan` makes its lines when they are asked for.
 
     ``watch`` returns how many of ``total`` images are in published files, and what else to show of the progress.
-    ``helper_bytes`` is what a helper process of a mapper may take, beside the mapper itself.
+    ``helper_bytes`` is what a helper process of a mapper may take, beside the mapper itself. ``incomplete`` gives files
+    of tasks that were killed, to be deleted before others begin.
     """
 
     job: dict[str, Any]
@@ -86,6 +87,7 @@ class Work:
     total: int
     watch: Callable[[], tuple[int, str]]
     helper_bytes: int = 0
+    incomplete: Callable[[], Iterable[Place]] = tuple
 
 
 class StageJob(MRJob, ABC):
@@ -244,6 +246,7 @@ class TaskRunner:
 
 def _open_job_file(run: Run, work: Work) -> Place:
     job_file = run.open_tasks() / JOB_FILE
+    run.delete(work.incomplete())
     publish_bytes(job_file, run.staging, json_bytes(work.job))
     return job_file
 

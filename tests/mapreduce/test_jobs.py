@@ -141,6 +141,9 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     failed(ringslice("normalize", root, *SMALL), 1, unusable)
     assert not (root / "normalized/dataset.json").exists()
     parts = contents(root / "normalized/parts")
+    killed = root / "normalized/parts/pack-00000.parquet"  # its task was, before it published the rows
+    killed.unlink()
+    killed.with_suffix(".tfrecord").write_text("without an image that was too slow then")
     summary = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
     assert (summary["images"], summary["good"], summary["rejects"]) == (63, 60, 3)
     assert contents(root / "normalized/parts") == parts  # kept, not made again

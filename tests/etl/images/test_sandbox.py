@@ -19,7 +19,7 @@ from etl.images.normalize import normalize_image
 from etl.images.result import Normalized, Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.hadoop.processes import Process
-from tests.lib.commands import wait_until
+from tests.lib.commands import run, succeeded, wait_until
 from tests.lib.pictures.base import save
 
 pytestmark = pytest.mark.integration
@@ -111,6 +111,19 @@ def test_each_limit_is_held_in_every_format(limit: str, kept: float, refused: fl
                 frames = {"save_all": True, "append_images": others[1:]} if kind in FRAMED else {}
                 result = worker.normalize(save(others[0], kind, **frames))
                 assert reason_of(result) == (reason if value != kept else None)
+
+
+WITH_LIMIT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (700 << 20, 700 << 20))
+from tests.etl.images.test_sandbox import CONFIG, SUSPICIOUS, DecodeWorker
+with DecodeWorker(CONFIG) as worker:
+    print(type(worker.normalize(SUSPICIOUS)).__name__)
+"""
+
+
+def test_a_limit_of_the_caller_that_is_lower_holds() -> None:
+    assert succeeded(run("python", "-c", WITH_LIMIT)).stdout == "Normalized\n"
 
 
 def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:

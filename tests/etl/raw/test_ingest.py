@@ -50,6 +50,7 @@ def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: P
     for added in ("a/.hidden", "readme.txt", *of_a_nas, *of_windows, *of_bins):
         (source / added).parent.mkdir(parents=True, exist_ok=True)
         (source / added).write_bytes(b"x")
+    (source / "#recycle" / os.fsdecode(b"\xff")).touch()  # what is hidden is not looked into
     summary = run(source, root)
     assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 11)
     assert summary["packs"] > 1
@@ -181,6 +182,9 @@ def test_idx_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     write_idx(source, "train", images, np.zeros(2), zipped=False)
     with pytest.raises(DataError, match="do not belong together"):
         run(source, tmp_path / "root")
+    write_idx(tmp_path / "planes", "train", np.zeros((3, 3, 2, 4), np.uint8), np.zeros(3), zipped=False)
+    with pytest.raises(DataError, match=r"have 4 channels, by their last size; write 1 \(gray\) or 3 \(RGB\)"):
+        run(tmp_path / "planes", tmp_path / "root")
     (source / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(UsageError, match="no labels beside it; expected train-labels-idx1-ubyte"):
         run(source, tmp_path / "root")

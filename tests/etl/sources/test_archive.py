@@ -191,6 +191,10 @@ def test_where_a_split_stands(tmp_path: Path) -> None:
     assert found == [("train/a/1.png", "a", "train"), ("val/a/1.png", "a", "test")]
     samples = [Entry("val/1.cls", b"c"), Entry("val/1.png"), Entry("2.cls", b"d"), Entry("2.png")]
     assert listed(tmp_path, samples, split_folders=True) == [("val/1.png", "c", "validation"), ("2.png", "d", None)]
+    named = [Entry("seg_test/1.cls", b"c"), Entry("seg_test/1.png")]  # as with folders of classes
+    assert listed(tmp_path, named, split_folders=True) == [("seg_test/1.png", "c", "test")]
+    with pytest.raises(UsageError, match="strange names no split"):
+        listed(tmp_path, [Entry("strange/1.cls", b"c"), Entry("strange/1.png")], split_folders=True)
     (tmp_path / "source" / "some.tar").unlink()
     source = open_archive(tmp_path / "source", tar_of(some_images()), "my-test-0.tar")
     assert {image.split for image in source.images} == {"test"}

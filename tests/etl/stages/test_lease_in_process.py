@@ -2,6 +2,7 @@
 
 import errno
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def test_an_owner_on_another_host_lives_while_its_heart_beats(work: Place, monke
     held = take(work)
     assert held.number == 2
     held.release()
+
+
+def test_an_owner_on_another_host_may_end_while_it_is_watched(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = take_elsewhere(work)
+    monkeypatch.setattr(time, "sleep", lambda _: owner.release())
+    take(work).release()
 
 
 def test_a_run_that_another_has_replaced_as_it_began_names_the_stage(

@@ -296,6 +296,8 @@ def test_a_damaged_earlier_marker_is_not_used(change: Callable[[bytes], bytes], 
     renew(stage, LATER)
     assert stage.find_generation(fingerprint) is not None
     kept = tmp_path / "stage/generations" / f"{fingerprint}.json"
+    kept.with_name(".nfs0001").touch()  # of a client of NFS
+    assert [each.fingerprint for each in stage.earlier_generations()] == [fingerprint]
     kept.write_bytes(change(kept.read_bytes()))
     assert stage.find_generation(fingerprint) is None
 
