@@ -41,7 +41,7 @@ from train.config.settings import (
     TRAINED_RUN,
 )
 from train.evaluation.trained import find_with_slices
-from train.runs.folder import choose_run, has_begun
+from train.runs.folder import choose_run
 
 COMMAND = "train/convert_weights.py"
 
@@ -66,11 +66,17 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
     trained = find_with_slices(data, name, run, checkpoint)
     found = store.chosen(open_place(trained.folder), trained.marker)
     run_folder = choose_run(open_place(trained.dataset.root), target, AUTO, "--to")
-    if has_begun(run_folder):
+    if is_taken(run_folder):
         raise UsageError(f"--to {target}: {run_folder} already exists; give another name")
     made = convert(found, run_folder)
     facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}
     Summary("convert-weights", str(made.folder), False, facts).show(json)
+
+
+def is_taken(run: Place) -> bool:
+    """True if the run has more than what a copy that failed has left: a part of a checkpoint."""
+    others = {info.base_name for info in run.children()} - {WORK_FOLDER, store.FOLDER}
+    return bool(others) or store.newest(run) is not None
 
 
 def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:

@@ -35,7 +35,7 @@ from etl.options.click_command import invoke
 from etl.processes import block_interrupts, stop_all, tied_environment
 from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
-from train.parallel.endings import Endings
+from train.parallel.endings import Endings, describe_exit
 
 POLL_S = 0.1
 STOP_TIMEOUT_S = 20.0
@@ -143,7 +143,7 @@ class Group:
     def _end(self, failed: int) -> int:
         status = self.processes[failed].returncode
         if status < 0:
-            line = f"{ERROR_PREFIX}{self.tasks[failed].name} {ending(status)}; the others end, too"
+            line = f"{ERROR_PREFIX}{self.tasks[failed].name} {describe_exit(status)}; the others end, too"
             self.endings.is_shown(line)
             print(line, file=sys.stderr)
         self.stop(signal.SIGTERM)
@@ -166,26 +166,28 @@ class ServedGroup(Group):
                 self.stop(signal.SIGTERM)
                 return 0
             for number, status in enumerate(statuses):
-                if status and (status in REPORTED or not replacements[number]):
+                if status in REPORTED or (status is not None and not replacements[number]):
                     return self._end(number)
-                if status:
-                    print(f"ringslice: {self.tasks[number].name} {ending(status)}; it is replaced", file=sys.stderr)
+                if status is not None:
+                    print(
+                        f"ringslice: {self.tasks[number].name} {describe_exit(status)}; it is replaced", file=sys.stderr
+                    )
                     replacements[number] -= 1
                     self.processes[number] = self.tasks[number].start(self.endings)
             time.sleep(POLL_S)
 
     def _end(self, failed: int) -> int:
+        """Give the chief time to report what it has lost, or to come to its end: its status is what counts then."""
         with suppress(subprocess.TimeoutExpired):
-            failed = 0 if self.processes[0].wait(NOTICE_S) else failed
-        return super()._end(failed)
+            if self.processes[0].wait(NOTICE_S) == 0:
+                self.stop(signal.SIGTERM)
+                return 0
+            failed = 0
+        return super()._end(failed) or EnvironmentFailure.status
 
     def stop(self, number: int) -> None:
         stop_all(self.processes[:1], number, STOP_TIMEOUT_S)
         stop_all(self.processes[1:], signal.SIGKILL, STOP_TIMEOUT_S)
-
-
-def ending(status: int) -> str:
-    return f"was killed ({signal.Signals(-status).name})" if status < 0 else f"ended with status {status}"
 
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}

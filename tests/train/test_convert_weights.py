@@ -13,7 +13,7 @@ from train.checkpoints import store
 from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import Recipe
-from train.convert_weights import convert
+from train.convert_weights import convert, is_taken
 
 
 @pytest.fixture
@@ -38,6 +38,14 @@ def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, run: 
     assert marker["framework"] == "torch"
     assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
     assert [info.base_name for info in run.children()] == ["checkpoints"]
+
+
+def test_what_a_copy_that_failed_has_left_is_replaced(checkpoint: Checkpoint, run: Place) -> None:
+    made = convert(checkpoint, run)
+    assert is_taken(run)
+    (made.folder / "checkpoint.json").delete()
+    assert not is_taken(run)
+    assert convert(checkpoint, run).marker == made.marker
 
 
 def test_settings_that_pytorch_does_not_support_are_refused(tmp_path: Path, run: Place) -> None:

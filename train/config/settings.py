@@ -8,7 +8,7 @@ from typing import Any, Self
 import click
 
 from etl.errors import UsageError
-from etl.options.click_command import add_options
+from etl.options.click_command import Parsed, add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.slices.manifest import Manifest
 from etl.storage.place import DATA_PLACE, default_data_place
@@ -17,7 +17,7 @@ from train.config.reader_options import reading_options
 from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
 from train.config.recipe_options import RECIPE_OPTIONS, to_toml
 from train.config.stopping import Stopping, Time
-from train.monitor.monitor import STALL_TIMEOUT_S, Monitor
+from train.monitor.monitor import STALL_TIMEOUT_S, Monitor, parse_stall_timeout
 from train.monitor.rank_process import with_monitor
 from train.reader.config import ReaderOptions
 
@@ -69,7 +69,6 @@ class Settings:
             ("--commit-steps", self.commit_steps, 1),
             ("--keep", self.keep, 1),
             ("--checkpoint-failures", self.checkpoint_failures, 1),
-            ("--stall-timeout", self.stall_timeout_s, 0),
             ("--replicas", self.replicas, 1),
             ("--model-ranks", self.model_ranks, 2),
             ("--micro-batches", self.micro_batches, 1),
@@ -168,7 +167,7 @@ STALL_TIMEOUT = click.option(
     "--stall-timeout",
     "stall_timeout_s",
     envvar="RINGSLICE_STALL_TIMEOUT",
-    type=float,
+    type=Parsed(parse_stall_timeout),
     default=STALL_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
@@ -312,12 +311,13 @@ _OPTIONS = (
         help="Where to train: auto takes a GPU for each rank if the framework sees any; gpu fails if it sees none.",
     ),
     click.option(
-        "--deterministic",
-        is_flag=True,
+        "--deterministic/--no-deterministic",
         help="The same weights bit for bit each time, with the same number of ranks and of cores for each.",
     ),
     click.option(
-        "--audit", is_flag=True, help="Every rank writes down the keys of the examples it consumed, under the run."
+        "--audit/--no-audit",
+        default=False,
+        help="Every rank writes down the keys of the examples it consumed, under the run.",
     ),
     JSON,
     VERBOSE,

@@ -65,7 +65,7 @@ def promote(wanted: Promotion, strategy: Strategy, monitor: Monitor) -> None:
             monitor.open_log(open_place(each.folder))
             collector = Collector()
             evaluate(each, dataset, wanted.split, strategy, monitor, given=given, answers=collector)
-            answers[each.folder] = collector.gather(collective)
+            answers[each.id] = collector.gather(collective)
         collective.run_on_root(lambda: settle(wanted, contest, answers, record))
     collective.close()
 
@@ -92,16 +92,16 @@ def prepare(wanted: Promotion, dataset: Dataset) -> Contest:
     return contest
 
 
-def settle(wanted: Promotion, contest: Contest, answers: Mapping[str, Answers], record: RunRecord) -> None:
+def settle(wanted: Promotion, contest: Contest, answers: Mapping[tuple[str, int], Answers], record: RunRecord) -> None:
     """Decide, record a new champion, and print the decision. Raises DataError if the accuracy is below the wanted."""
     root, champion = open_place(contest.dataset.root), contest.champion
     if not contest.candidates:
         show(wanted, root, record, contest.champions[0] | {"reason": "it is the champion already"}, None)
         return
-    best = max(contest.candidates, key=lambda each: answers[each.folder].accuracy)
-    own = answers[best.folder]
+    best = max(contest.candidates, key=lambda each: answers[each.id].accuracy)
+    own = answers[best.id]
     comparison = (
-        compare(own, answers[champion.folder], contest.dataset.manifest["classes"]) if champion is not None else None
+        compare(own, answers[champion.id], contest.dataset.manifest["classes"]) if champion is not None else None
     )
     is_promoted, reason = decide(wanted.rules, own.accuracy, comparison, len(contest.candidates))
     found: dict[str, Any] = {
@@ -111,12 +111,12 @@ def settle(wanted: Promotion, contest: Contest, answers: Mapping[str, Answers], 
         "split": wanted.split,
         "examples": len(own.keys),
         "accuracy": own.accuracy,
-        "candidates": {each.name: answers[each.folder].accuracy for each in contest.candidates},
+        "candidates": {each.name: answers[each.id].accuracy for each in contest.candidates},
         "rules": asdict(wanted.rules),
         "reason": reason,
     }
     if champion is not None and comparison is not None:
-        before = {"before": champion.name, "before_accuracy": answers[champion.folder].accuracy}
+        before = {"before": champion.name, "before_accuracy": answers[champion.id].accuracy}
         found |= before | asdict(comparison)
     if is_promoted:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -10,7 +10,7 @@ from etl.storage.place import Place, open_place
 from train.checkpoints import store
 from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import DamagedError
-from train.config.recipe import LOCAL, Recipe
+from train.config.recipe import LOCAL, NONE, Recipe
 from train.config.settings import AUTO, BEST, Settings
 from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
 from train.runs.run import Choice, Run
@@ -28,6 +28,11 @@ class Trained:
     def name(self) -> str:
         """The name of the run."""
         return open_place(self.folder).name
+
+    @property
+    def id(self) -> tuple[str, int]:
+        """Which it is among others: a run may be a candidate with a newer checkpoint than the one it is champion by."""
+        return self.folder, self.marker["step"]
 
     @property
     def weights(self) -> dict[str, str]:
@@ -48,7 +53,8 @@ class Trained:
         Raises UsageError if its model cannot be converted to the framework of the strategy.
         """
         recorded = self.marker["settings"]
-        recipe = replace(Recipe.of_run(recorded), batch_norm=LOCAL)  # its statistics are those of the training
+        # without what concerns the steps of the training only
+        recipe = replace(Recipe.of_run(recorded), batch_norm=LOCAL, compression=NONE, xla=False)
         settings = Settings(recipe=recipe, group=recorded["group"], resume=AUTO, **given)
         if self.marker["framework"] != settings.framework:
             weights_of(recorded["model"])  # raises it

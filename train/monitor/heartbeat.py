@@ -168,7 +168,7 @@ class Status:
     def beat(self) -> Beat:
         """The position now."""
         with self._lock:
-            self._number += 1
+            self._number = max(self._number + 1, time.monotonic_ns() // 1_000_000)
             slice_name, offset = self._slice or (None, None)
             return Beat(
                 rank=self._rank,

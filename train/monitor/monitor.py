@@ -22,10 +22,18 @@ from train.monitor.stall_detector import Timeouts
 from train.monitor.watch import Watch
 from train.monitor.watchdog_process import start_guard
 
-STALL_TIMEOUT_S = 45.0
+STALL_TIMEOUT_S, MIN_STALL_TIMEOUT_S = 45.0, 2.0
 SILENCE = 2 / 3  # of the timeout, after which a rank that is stopped or hung is ended by its guard
 CONNECTING_S = 30  # Horovod's default
 BACKSTOP = 10  # times the timeout: Horovod sees no progress of a rank that is loading, so the watch must act first
+
+
+def parse_stall_timeout(text: str) -> float:
+    """Seconds, or 0 for no limit. Raises ValueError if it is less than a guard needs to hear of its rank."""
+    seconds = float(text)
+    if seconds and not MIN_STALL_TIMEOUT_S <= seconds < math.inf:
+        raise ValueError(f"{text} is out of range; give 0, or at least {MIN_STALL_TIMEOUT_S:g}")
+    return seconds
 
 
 class Monitor(Status):

@@ -74,6 +74,8 @@ class Peers:
                 notes = self._host_notes.read(self._generation, lowest)
                 covered.update(note.beat.rank for note in notes)
                 self._take(notes, lowest)
+                if rank not in covered:  # it has a note of its own by now, as one whose board took no more
+                    self.hosts.pop(rank, None)
             left.pop()
 
     def _take(self, notes: Iterable[Note], lowest: int) -> None:

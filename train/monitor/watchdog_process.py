@@ -136,8 +136,9 @@ def _put_live_note(note: dict[str, Any] | None) -> None:
     """Put a note of this moment for the rank: it makes progress."""
     if note is None:
         return
-    note["body"]["note"]["beat"]["number"] += 1
-    alive = {"exit_notice": None, "beat": {**note["body"]["note"]["beat"], "idle_s": 0.0}}
+    beat = note["body"]["note"]["beat"]
+    beat["number"] = max(beat["number"] + 1, time.monotonic_ns() // 1_000_000)  # as in train.monitor.heartbeat
+    alive = {"exit_notice": None, "beat": {**beat, "idle_s": 0.0}}
     own = note["body"]["note"] | alive
     store = note["store"] and {**note["store"], "body": {"ranks": [own]}}
     _leave_note({"file": note["file"], "body": {"at": 0, "note": own}, "store": store})

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from etl.errors import RingsliceError
+from etl.errors import RingsliceError, explain
 
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.generic)
@@ -63,7 +63,8 @@ class Collective(ABC):
                 value = function()
             except Exception as raised:  # all ranks learn of it first, or they would wait for ever
                 error = raised
-        status = getattr(error, "status", 1) if error else None
+        explained = explain(error) if error else None
+        status = (explained[0] if explained else 1) if error else None
         status, value = self.broadcast_object((status, value))
         if error is not None:
             raise error

@@ -1,5 +1,6 @@
 """The lines in which ranks report why they ended, and which of them a launcher shows."""
 
+import signal
 import threading
 
 from etl.errors import ERROR_PREFIX
@@ -13,6 +14,13 @@ REMEDIES = {  # by script: how to go on after an interrupt
     "export.py": "run it again",
 }
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
+
+
+def describe_exit(status: int) -> str:
+    """In words, how a process ended, by its status, which is negative after a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed ({signal.Signals(-status).name if -status in signal.valid_signals() else f'signal {-status}'})"
 
 
 class Endings:

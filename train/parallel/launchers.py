@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
 from train.config.settings import HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SERVED
-from train.parallel.endings import Endings
+from train.parallel.endings import Endings, describe_exit
 
 HOROVODRUN, TORCHRUN, LAUNCH = "horovodrun", "torchrun", "train/launch.py"
 OURS = "ringslice"  # what lines begin with that name their rank, if it matters
@@ -173,7 +173,7 @@ class RankLines:
         elif status and self.launcher in _FAILURES:
             first = EnvironmentFailure.status
         if (found or status < 0) and first > 128 and first != INTERRUPTED:
-            return first, [f"{ERROR_PREFIX}{who} was killed ({_signal_name(first - 128)})\n"]
+            return first, [f"{ERROR_PREFIX}{who} {describe_exit(128 - first)}\n"]
         if first and self._endings.kept and not self.is_explained:
             return first, [self._endings.kept]
         if not first or self.is_explained or self.launcher not in _FAILURES:
@@ -186,7 +186,3 @@ class RankLines:
             ]
         last = f"{ERROR_PREFIX}{who} ended with status {first}; above is what {self.launcher} printed\n"
         return first, [*self._pending.values(), *self.kept, last]
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"

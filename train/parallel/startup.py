@@ -37,7 +37,7 @@ def not_installed(what: str, module: str) -> EnvironmentFailure:
 @contextmanager
 def require_framework(what: str) -> Iterator[None]:
     """Surround the import of the framework that a strategy or a script needs: raise EnvironmentFailure if it is not
-    installed.
+    installed, or cannot load a library.
     """
     try:
         yield
@@ -45,6 +45,10 @@ def require_framework(what: str) -> Iterator[None]:
         if error.name not in ("tensorflow", "horovod", "torch"):
             raise
         raise not_installed(what, error.name) from error
+    except ImportError as error:
+        if not str(error.path).endswith(".so"):
+            raise
+        raise EnvironmentFailure(f"{what} cannot load a library: {error}. Install its package again") from error
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def hide_packages(packages: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         for name in hidden:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
 
 
 @contextmanager

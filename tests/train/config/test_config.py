@@ -52,8 +52,6 @@ BOTH = Recipe(accumulate=2, batch_norm="synchronised")
         (lambda: Recipe(xla=True, batch_norm="synchronised"), "--xla and --batch-norm synchronised do not go together"),
         (lambda: Stopping(epochs=0), "is out of range; give"),
         (lambda: Stopping(epochs=1, until_accuracy=1.5), "is out of range; give"),
-        (lambda: Settings("d", stall_timeout_s=math.nan), "--stall-timeout nan is out of range; give at least 0"),
-        (lambda: Settings("d", stall_timeout_s=math.inf), "--stall-timeout inf is out of range; give at least 0"),
         (lambda: ReaderOptions(silence_s=0), "--read-timeout 0 is out of range; give more than 0"),
         (lambda: Settings("d", replicas=2), "--replicas 2 is for --strategy mirrored"),
         (lambda: Settings("d", BOTH, strategy="mirrored"), "--accumulate 2 is not supported .* with --batch-norm"),

@@ -105,6 +105,7 @@ def test_the_class_that_loses_most_is_named() -> None:
 
 
 NIGHT = ("--name", "night-2")
+RECIPE = ("--model", MODEL, "--crop", 20, "--batch", 15, "--warmup-epochs", 0)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +115,7 @@ def made(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> Train
     """
     root = tmp_path_factory.mktemp("promote") / "root"
     made = trained.copy(root)
-    recipe = ("--model", MODEL, "--crop", 20, "--batch", 15, "--warmup-epochs", 0)
-    succeeded(train_here("--data", root, "--run", "weak", *recipe, "--max-steps", 2))
+    succeeded(train_here("--data", root, "--run", "weak", *RECIPE, "--max-steps", 2))
     source = shutil.copytree(made.source, root.parent / "source")
     for number, path in enumerate(sorted(source.glob("*/*.png"))[:40]):
         brighter = np.asarray(Image.open(path)) // 2 + 120
@@ -125,7 +125,7 @@ def made(trained: TrainedRun, tmp_path_factory: pytest.TempPathFactory) -> Train
     splits = ("--split", "train=0.5,validation=0.1,test=0.4")
     shard_here(root, "--workers", 2, *splits, *NIGHT, "--splits-from", "newest")
     shard_here(root, "--workers", 2, *splits, "--seed", 5, "--name", "apart")
-    succeeded(train_here("--data", root, *NIGHT, "--run", "tonight", *recipe, "--lr", 1, "--epochs", 2))
+    succeeded(train_here("--data", root, *NIGHT, "--run", "tonight", *RECIPE, "--lr", 1, "--epochs", 2))
     return TrainedRun(source, root)
 
 
@@ -178,6 +178,14 @@ def test_the_better_one_of_two_is_the_champion_over_two_nights(mine: TrainedRun)
     back = promote(mine, "--rollback")
     assert (back["champion"], champion(mine)) == ("weak", ("weak", []))
     failed(promote_here("--data", mine.root, "--rollback"), 2, "has no champion before this one")
+
+    succeeded(
+        train_here("--data", mine.root, "--name", "default", "--run", "weak", *RECIPE, "--max-steps", 30, "--resume")
+    )
+    newer = promote(mine, "weak", "--name", "default")  # than the checkpoint that is the champion
+    assert (newer["before"], newer["run"]) == ("weak", "weak")
+    assert newer["only_candidate"] + newer["only_champion"] > 0
+    assert newer["accuracy"] > newer["before_accuracy"]
 
 
 def test_other_commands_know_the_champion(mine: TrainedRun) -> None:
@@ -240,6 +248,8 @@ def test_what_cannot_be_compared(mine: TrainedRun) -> None:
     failed(promote_here(*words, "--rollback"), 2, "give RUN: the runs to compare")
     failed(promote_here(*words[:2], "--rollback", "--split", "test"), 2, "--split has no meaning with --rollback")
     failed(promote_here(*words, "--max-p", 5), 2, "--max-p 5 is out of range")
+    for seconds in ("nan", "inf", "-5", "1.4", "soon"):
+        failed(promote_here(*words, "--stall-timeout", seconds), 2, "Invalid value for '--stall-timeout'")
     failed(promote_here(*words, "--name", "apart"), 2, "does not keep its splits (--splits-from)")
     failed(promote_here(*words, "--split", "none"), 2, "has only train, validation, test; give another --split")
     assert not (mine.root / "models").exists()

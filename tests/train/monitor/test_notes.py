@@ -17,7 +17,7 @@ from train.monitor import host_board, messages, watchdog_process
 from train.monitor.host_board import HostBoard
 from train.monitor.host_notes import FRESH_S, REQUESTS_PER_S, HostNotes
 from train.monitor.kv_store import KVStoreClient
-from train.monitor.notes import ExitNotice, Note, Verdict, key, notes_of, scope
+from train.monitor.notes import ExitNotice, Note, Verdict, host_note, key, notes_of, scope
 from train.monitor.peers import AFTER_ALL, Peers, observes
 
 
@@ -61,6 +61,17 @@ def test_ranks_see_who_moves_who_ended_and_who_is_silent(client: KVStoreClient, 
     assert peers.notes[2].log == "log-2"
     peers.begin_to_look()
     assert peers.silent_s[2] == 0
+
+
+def test_a_rank_that_leaves_its_hosts_board_is_found_by_its_own_note(client: KVStoreClient, clock: Clock) -> None:
+    peers = Peers(HostNotes(client), 0, 3, 0, clock)
+    client.put(scope(0), key(1), host_note([Note(beat(1, number=1)), Note(beat(2, number=1))]))
+    peers.look(lambda: True)
+    client.put(scope(0), key(1), host_note([Note(beat(1, number=2))]))
+    Note(beat(2, number=2)).put_into(client)
+    for _ in range(2):
+        peers.look(lambda: True)
+    assert peers.notes[2].beat.number == 2
 
 
 NOTES = {rank: Note(beat(rank)) for rank in (1, 2, 3)}

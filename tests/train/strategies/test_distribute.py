@@ -162,6 +162,26 @@ def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_onc
     assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
 
 
+ENDING = """
+import json, os, signal, sys, time
+role = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+if role == "ps":
+    time.sleep(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+if role == "worker" and not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    sys.exit()
+time.sleep(5 if role == "chief" else 60)
+"""
+
+
+def test_the_end_of_the_chief_counts_and_a_worker_that_ends_before_it_is_replaced(tmp_path: Path) -> None:
+    """Also if a server is lost shortly before it."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    words = ("python", "train/launch.py", "--workers", 1, "--servers", 1, tmp_path / "ending.py", tmp_path / "begun")
+    assert succeeded(run(*words)).stderr == "ringslice: worker 0 ended with status 0; it is replaced\n"
+
+
 def test_what_a_lost_worker_has_computed_is_computed_again(root: Path) -> None:
     """Synchronously the steps are those of a run that loses nothing."""
     words = ("--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15)
