@@ -62,10 +62,8 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         # a run of shard may have ended meanwhile; none can commit from now on
         left = find_examples(root, found.contents)
     if found.unknown:
-        log(
-            "erase",
-            f"{len(found.unknown)} of {len(keys)} keys are unknown: {name_some(list(map(repr, found.unknown)))}",
-        )
+        some = name_some(list(map(repr, found.unknown)))
+        log("erase", f"{len(found.unknown)} of {len(keys)} keys are unknown: {some}")
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")

@@ -212,10 +212,8 @@ def repack(root: Place, found: Found) -> int:
     run = stage.renew(identity, parent.fingerprint, listing, force=True)
     assert run is not None
     with run:
-        pack_bytes = marker["config"]["pack_bytes"]
-        written = copy_to_packs(
-            run, rest, rest.images, marker["next_pack"], pack_bytes=pack_bytes, at_once=PACKS_AT_ONCE
-        )
+        limits = {"pack_bytes": marker["config"]["pack_bytes"], "at_once": PACKS_AT_ONCE}
+        written = copy_to_packs(run, rest, rest.images, marker["next_pack"], **limits)
         facts = {
             "parent": parent.fingerprint,
             "counts": count_source(images, marker["classes"], marker["counts"]["skipped"]),

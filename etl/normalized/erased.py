@@ -2,9 +2,9 @@
 
 ``images.parquet`` has keys and SHA-256, by which an erasure that was stopped goes on. It is written before anything is
 changed, and stays: slices that still have the images are found by it when the packs are gone. ``keys.txt`` has the
-keys of the last erasure and those of copies, for ``shard --remove``. ``generations.json`` has
-the configurations of generations of ``normalized`` that were deleted, by fingerprint: slices that have none of the
-images stay, and how theirs were normalised is known.
+keys of the last erasure and those of copies, for ``shard --remove``. ``generations.json`` has the configurations of
+generations of ``normalized`` that were deleted, by fingerprint: slices that have none of the images stay, and how
+theirs were normalised is known.
 """
 
 from collections.abc import Iterable

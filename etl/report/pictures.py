@@ -31,12 +31,7 @@ from etl.storage.place import Place
 
 SIDE = 96  # pixels: drawn at half of that or less on fine screens
 CONFIG = NormalizeConfig(
-    SIDE,
-    SIDE,
-    LONGEST,
-    format=RAW,
-    only_shrink=True,
-    limits=Limits(frames=sys.maxsize, aspect=sys.maxsize),
+    SIDE, SIDE, LONGEST, format=RAW, only_shrink=True, limits=Limits(frames=sys.maxsize, aspect=sys.maxsize)
 )
 JPEG_QUALITY = 80
 PICTURES_OF_FEW_CLASSES, FEW_CLASSES = 12, 12
@@ -44,11 +39,7 @@ PICTURES_OF_A_CLASS = 8
 PICTURES_OF_A_REASON = 12
 MAX_REJECT_LISTS = 64
 MAX_PICTURE_BYTES = 64 << 20
-_NEVER_DECODED = (
-    Reason.TOO_SLOW,
-    Reason.OUT_OF_MEMORY,
-    Reason.CRASHED,
-)  # a decoder that failed on them would fail again
+_NEVER_DECODED = (Reason.TOO_SLOW, Reason.OUT_OF_MEMORY, Reason.CRASHED)  # the decoder would fail again
 
 SHOWN_FORMATS = 8
 SHOWN_SIZES = 6

@@ -81,8 +81,8 @@ class Recipe:
         _ = self.decays
         if self.xla and self.batch_norm == SYNCHRONISED:
             raise UsageError(
-                "--xla and --batch-norm synchronised do not go together: XLA cannot compile what goes round the ring;"
-                " give one of them"
+                "--xla and --batch-norm synchronised do not go together: XLA cannot compile the reduction of the"
+                " statistics; give one of them"
             )
 
     def _require(self, name: str, is_valid: bool, remedy: str) -> None:

@@ -113,7 +113,7 @@ RECIPE_OPTIONS = (
         metavar="N",
     ),
     _option(
-        "accumulate", "Batches of each rank in a step: their gradients are added up before they go round.", metavar="N"
+        "accumulate", "Batches of each rank in a step: their gradients are added before the all-reduce.", metavar="N"
     ),
     _option(
         "optimizer",
@@ -156,7 +156,7 @@ RECIPE_OPTIONS = (
     ),
     _option(
         "compression",
-        "What gradients are sent as: fp16 halves the bytes that go round.",
+        "What gradients are sent as: fp16 halves the bytes sent.",
         type=click.Choice([NONE, FP16]),
     ),
     _option(

@@ -171,7 +171,7 @@ STALL_TIMEOUT = click.option(
     default=STALL_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="End all ranks, and name the one that is late, when it has made no progress for so long; 0: wait for ever.",
+    help="End all ranks, and name the one that is late, when it has made no progress for so long; 0: wait forever.",
 )
 TRAINED_RUN = click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
 CHECKPOINT = click.option(
@@ -315,9 +315,7 @@ _OPTIONS = (
         help="The same weights bit for bit each time, with the same number of ranks and of cores for each.",
     ),
     click.option(
-        "--audit/--no-audit",
-        default=False,
-        help="Every rank writes down the keys of the examples it consumed, under the run.",
+        "--audit/--no-audit", help="Every rank writes down the keys of the examples it consumed, under the run."
     ),
     JSON,
     VERBOSE,

@@ -23,7 +23,7 @@ class Answers:
 
     @property
     def hits(self) -> npt.NDArray[np.bool_]:
-        """True if each example is predicted right: bool of shape (examples,)."""
+        """True for each example that is predicted right: bool of shape (examples,)."""
         return self.labels == self.predicted
 
     @property
@@ -87,7 +87,7 @@ def compare(candidate: Answers, champion: Answers, classes: Sequence[str]) -> Co
 
 
 def decide(rules: Rules, accuracy: float, comparison: Comparison | None, candidates: int = 1) -> tuple[bool, str]:
-    """True if the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
+    """If the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
 
     Its p-value must be at most --max-p divided by the number of candidates (Bonferroni).
     """

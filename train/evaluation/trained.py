@@ -12,7 +12,7 @@ from train.checkpoints.conversion import weights_of
 from train.checkpoints.store import DamagedError
 from train.config.recipe import LOCAL, NONE, Recipe
 from train.config.settings import AUTO, BEST, Settings
-from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
+from train.runs.folder import Dataset, choose_run, find_dataset, has_begun, slices_with
 from train.runs.run import Choice, Run
 
 
@@ -107,6 +107,8 @@ def find_trained(root: Place, name: str | None, which: str) -> Trained:
     if name == CHAMPION:
         return find_promoted(root, read_champion(root))
     run = choose_run(root, name, AUTO)
+    if name is None and not has_begun(run):
+        raise UsageError(f"no run of {root} has a number as its name; give --run NAME, or train one")
     checkpoint = store.best(run) if which == BEST else store.newest(run)
     if checkpoint is None and store.newest(run) is not None:
         raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")

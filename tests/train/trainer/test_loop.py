@@ -315,6 +315,7 @@ def test_an_accuracy_that_is_too_low_is_reported_and_kept(copied: TrainedRun) ->
     ("words", "line"),
     [
         (("--run", "other"), "runs/other has no finished checkpoint"),
+        ((), "has a number as its name; give --run NAME, or train one"),
         (("--run", "mine", "--split", "dev"), "--split 'dev': "),
         (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
     ],
