@@ -85,7 +85,7 @@ def run_reporting(main: Callable[[], int]) -> int:
     _open_closed_streams()
     codecs.register_error("ringslice", _escape)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # as names of classes may have
+        if isinstance(stream, io.TextIOWrapper):  # of names of classes that the output cannot encode
             stream.reconfigure(errors="ringslice")
     try:
         unblock_interrupts()

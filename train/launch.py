@@ -179,10 +179,8 @@ class ServedGroup(Group):
     def _end(self, failed: int) -> int:
         """Give the chief time to report what it has lost, or to come to its end: its status is what counts then."""
         with suppress(subprocess.TimeoutExpired):
-            if self.processes[0].wait(NOTICE_S) == 0:
-                self.stop(signal.SIGTERM)
-                return 0
-            failed = 0
+            self.processes[0].wait(NOTICE_S)
+            return super()._end(0)
         return super()._end(failed) or EnvironmentFailure.status
 
     def stop(self, number: int) -> None:

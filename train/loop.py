@@ -54,7 +54,8 @@ class Training:
         """Train until the run is over; then evaluate the test split and write the result."""
         with self.checkpoints:
             position = self.restore()
-            reason = self.reason_to_stop(position, seconds=0)  # of steps, so each start takes one at least
+            # set-up does not count, so each start takes at least one step
+            reason = self.reason_to_stop(position, seconds=0)
             is_first = self.strategy.earlier is None  # this process has not trained the run with other ranks before
             self.reporter.begin(self.trainer, position, reason, was_over=is_first and reason != "")
             while not reason:

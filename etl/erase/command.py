@@ -16,7 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
-from etl.slices.history import lineage_ends, read_keys
+from etl.slices.history import describe_unknown, lineage_ends, read_keys
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
     erasure_stage,
@@ -62,8 +62,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         # a run of shard may have ended meanwhile; none can commit from now on
         left = find_examples(root, found.contents)
     if found.unknown:
-        some = name_some(list(map(repr, found.unknown)))
-        log("erase", f"{len(found.unknown)} of {len(keys)} keys are unknown: {some}")
+        log("erase", describe_unknown(found.unknown, keys))
     if not found.is_anywhere:
         log("erase", f"no file below {root} has these images")
     log("erase", "delete these images in SOURCE too: if it still has them, the next ingest packs them again")

@@ -160,10 +160,9 @@ def has_parts(root: Place, found: Found) -> bool:
 def has_all_good(root: Place, found: Found, raw: Generation) -> bool:
     """True if ``normalized`` was made from this ``raw``, and all its good images are among those that were found."""
     stage = normalized_stage(root)
-    if not stage.marker.exists() or stage.read_marker()["input"] != raw.fingerprint:
+    if not stage.marker.exists() or (normalized := stage.read_generation()).marker["input"] != raw.fingerprint:
         return False
-    wanted, good = pa.array(sorted(found.contents), pa.binary(32)), 0
-    normalized, removed = stage.read_generation(), Removed.read(root, raw.marker)
+    wanted, good, removed = pa.array(sorted(found.contents), pa.binary(32)), 0, Removed.read(root, raw.marker)
     for part in normalized.entries:
         if part["part"] in found.parts:
             rows = live_rows(stage.folder, part, removed, ["sha256"])

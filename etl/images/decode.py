@@ -23,11 +23,8 @@ _SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 TURNED = 5  # from this orientation on, rows are stored as columns
 # What libjpeg warns of; the first leaves the picture as it is, for EOI follows.
 _HARMLESS, _DAMAGED = "extraneous bytes before marker 0xd9", ("Corrupt JPEG data", "Premature end of JPEG file")
-_DECODER_BYTES_PER_PIXEL = {
-    WEBP: 16,
-    AVIF: 12,
-    JPEG_2000: 20,
-}  # measured, of decoders that do not report a lack of memory
+# Measured, of decoders that do not report a lack of memory.
+_DECODER_BYTES_PER_PIXEL = {WEBP: 16, AVIF: 12, JPEG_2000: 20}
 _GAP = "extraneous bytes before marker"  # possibly between header segments, where it does not change the picture
 _BAD_PROFILE = "bad ICC marker"  # one of its parts is missing; the picture was not decoded then
 

@@ -125,9 +125,10 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         raise UsageError(f"ROOT {root} {what}. Give a folder")
     if missing and missing.name in found.filesystem.links(found.path):
         raise UsageError(f"ROOT {root}: {missing} is a symbolic link to nothing. Make what it leads to, or remove it")
-    if source.info().type != fs.FileType.Directory or not root.is_within(source):
+    if source.info().type != fs.FileType.Directory:
         return
-    if is_visible(f"{root.real_path}/".removeprefix(f"{source.real_path.rstrip('/')}/")):
+    path = root.path_within(source)
+    if path is not None and is_visible(path):
         raise UsageError(
             f"ROOT {root} lies in SOURCE {source}, where its packs would be taken for images; give a ROOT outside"
         )
@@ -135,7 +136,7 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
 
 def _refuse_inside_stage(what: str, given: Place, stage: Stage) -> None:
     """Raise UsageError if what is ``given`` is in the folder that is written, or replaced."""
-    if given.is_within(stage.folder):
+    if given.path_within(stage.folder) is not None:
         raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
 
 

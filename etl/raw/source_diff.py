@@ -241,7 +241,8 @@ def _without_changed_files(
         if not is_same or there != {pack["file"]}:
             (moved if is_same else in_changed)[start:stop] = own != NO_IMAGE
             own[:] = NO_IMAGE
-    moved[in_changed] = _has_same_contents(source, sha256, before, np.flatnonzero(in_changed))
+    if in_changed.any():
+        moved[in_changed] = _has_same_contents(source, sha256, before, np.flatnonzero(in_changed))
     return held, moved
 
 

@@ -52,7 +52,7 @@ _STYLE: Any = {
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _FONT = ("'DejaVu Sans'", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans'")
 _BLUES = LinearSegmentedColormap.from_list("ringslice", ["#eef3fb", "#3266c4", "#12264d"])
-MAX_MARKED_POINTS = 30  # that are marked
+MAX_MARKED_POINTS = 30
 BAR_GROUP = 0.8  # width of the bars at one number of the axis
 MAX_CURVES = 4  # that a legend names
 MAX_NAMED = 60  # of rows or columns that can be read
@@ -94,7 +94,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a map shows: ``values`` of shape (rows, columns), NaN for none; shares of 0 to 1, or counts if it says so.
+    """What a map shows: ``values`` of shape (rows, columns), NaN for none; shares of 0 to 1, or counts.
 
     ``numbers`` are written into the cells if these are few.
     """

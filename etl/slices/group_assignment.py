@@ -61,7 +61,7 @@ def assign_by_group(images: Images, known: dict[str, int], fractions: Fractions,
     units = _units(of_group, shared)
     by_content, by_key = images.by_content[live], images.by_key[live]
     # Votes for the split of each unit. strong: of its known contents, and of groups with a split that share a content
-    # with it; weak: of its known keys, which count if there is no strong one.
+    # with it; weak: of its known keys, used only without strong ones.
     strong, weak = (np.zeros((len(of_group), len(SPLIT_NAMES)), dtype=np.int64) for _ in range(2))
     for votes, known_splits in ((strong, by_content), (weak, by_key)):
         is_known = known_splits >= 0

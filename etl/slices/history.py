@@ -31,6 +31,7 @@ from etl.stages.layout import is_folder_name, slices_below, slices_stage, slices
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.place import Place, open_place
+from etl.values import name_some
 
 Bools = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]  # sets of splits: bit n for SPLIT_NAMES[n]
@@ -184,6 +185,11 @@ def splits_of_groups(groups: pa.Table) -> dict[str, int]:
 def read_keys(place: Place, option: str = "--remove") -> list[str]:
     """The keys in a text file of one on each line, sorted, each once. Raises UsageError if it is not such a file."""
     return sorted({line for line in read_lines(place, option, "a key") if line})
+
+
+def describe_unknown(unknown: Sequence[str], listed: Sequence[str]) -> str:
+    """How many of the keys that are ``listed`` are ``unknown``, with some of them."""
+    return f"{len(unknown)} of {len(listed)} keys are unknown: {name_some(list(map(repr, unknown)))}"
 
 
 def list_sha256(keys: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from etl.slices.history import (
     RETIRED_TABLES,
     ParentSlices,
     SplitHistory,
+    describe_unknown,
     find,
     list_sha256,
     read_keys,
@@ -37,7 +38,6 @@ from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.storage.atomic import replace_bytes, replace_file
 from etl.storage.place import Place, open_place
-from etl.values import name_some
 
 ASSIGNMENTS_FILE = "assignments.parquet"  # in the work folder of a job whose tasks go by them
 
@@ -234,7 +234,7 @@ def _report_unknown(
         unknown = [key for key, place in zip(unknown, places, strict=True) if place < 0]
     if not unknown:
         return
-    line = f"{len(unknown)} of {len(listed)} keys are unknown: {name_some(list(map(repr, unknown)))}"
+    line = describe_unknown(unknown, listed)
     if len(unknown) == len(listed):
         raise UsageError(f"--remove {file}: {line}; give keys as examples.parquet has them, one on each line")
     log("shard", f"--remove {file}: {line}")

@@ -27,7 +27,7 @@ def check_target(file: Place, option: str, folders: Iterable[Place]) -> Place:
     if target.parent.info().type != fs.FileType.Directory:
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with {option}")
     for folder in folders:
-        if target.is_within(folder):
+        if target.path_within(folder) is not None:
             raise UsageError(
                 f"{file} lies among the files of a dataset; give a place outside of {folder} with {option}"
             )

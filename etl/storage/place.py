@@ -123,10 +123,13 @@ class Place:
         """This place with symbolic links followed."""
         return replace(self, path=self.real_path)
 
-    def is_within(self, folder: "Place") -> bool:
-        """True if this is ``folder``, or lies below it, with symbolic links followed."""
+    def path_within(self, folder: "Place") -> str | None:
+        """The path from ``folder`` to this, with symbolic links followed and a slash at its end; empty if this is
+        ``folder``, None if it does not lie below it.
+        """
         inside, above = f"{self.real_path}/", f"{folder.real_path.rstrip('/')}/"
-        return self.filesystem == folder.filesystem and inside.startswith(above)
+        is_within = self.filesystem == folder.filesystem and inside.startswith(above)
+        return inside.removeprefix(above) if is_within else None
 
     def make_folder(self) -> "Place":
         """Make this folder, with those above it; it may exist. Returns this place."""

@@ -87,7 +87,7 @@ def compare(candidate: Answers, champion: Answers, classes: Sequence[str]) -> Co
 
 
 def decide(rules: Rules, accuracy: float, comparison: Comparison | None, candidates: int = 1) -> tuple[bool, str]:
-    """If the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
+    """Whether the best of so many ``candidates`` is promoted, and why; ``comparison`` is None without a champion.
 
     Its p-value must be at most --max-p divided by the number of candidates (Bonferroni).
     """

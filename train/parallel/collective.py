@@ -63,8 +63,7 @@ class Collective(ABC):
                 value = function()
             except Exception as raised:  # all ranks learn of it first, or they would wait for ever
                 error = raised
-        explained = explain(error) if error else None
-        status = (explained[0] if explained else 1) if error else None
+        status = (explain(error) or (1, ""))[0] if error else None
         status, value = self.broadcast_object((status, value))
         if error is not None:
             raise error

@@ -109,26 +109,27 @@ def require_same_versions(task: Task) -> None:
     A worker that is lost meanwhile is left out, as one that comes later.
     """
     own = versions()
-    for process, facts in list(_read_facts(task)):  # all are read before one is refused: it tells them to end
+    for name, address, facts in list(_read_facts(task)):  # all are read before one is refused: it tells them to end
         if facts is None:
-            raise EnvironmentFailure(f"{process} has an earlier version of ringslice; install the same on every host")
+            raise EnvironmentFailure(
+                f"{name} at {address} has an earlier version of ringslice; install the same on every host"
+            )
         if (difference := version_disagreement(own, facts["versions"], "the chief")) is not None:
-            raise EnvironmentFailure(f"{process.partition(' at ')[0]} on {facts['host']}{difference}")
+            raise EnvironmentFailure(f"{name} on {facts['host']}{difference}")
 
 
-def _read_facts(task: Task) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _read_facts(task: Task) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     """The name and address of each worker and server that is not lost, and what it published, if it did."""
     for role in (WORKER, SERVER):
         for index, address in enumerate(task.cluster[role]):
-            process = f"{role} {index} at {address}"
             try:
                 with tf.device(f"/job:{role}/task:{index}/device:CPU:0"):
-                    yield process, json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
+                    yield f"{role} {index}", address, json.loads(tf.io.read_file(f"/proc/self/fd/{FACTS}").numpy())
             except LOST_ERRORS as error:
                 if not is_worker_lost(error):
                     raise
             except tf.errors.NotFoundError:
-                yield process, None
+                yield f"{role} {index}", address, None
 
 
 def publish_versions() -> int:
