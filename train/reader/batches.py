@@ -38,10 +38,10 @@ class RecordBatch:
         """Copies of the serialized examples."""
         return [ctypes.string_at(*each) for each in zip(self.addresses.tolist(), self.sizes.tolist(), strict=True)]
 
-    def write_to(self, memory: npt.NDArray[np.uint8]) -> None:
-        """Copy the serialized examples to the begin of ``memory``, one after the other."""
+    def write_to(self, memory: npt.NDArray[np.uint8], part: slice) -> None:
+        """Copy the serialized examples of a part to the begin of ``memory``, one after the other."""
         target = memory.ctypes.data
-        for address, size in zip(self.addresses.tolist(), self.sizes.tolist(), strict=True):
+        for address, size in zip(self.addresses[part].tolist(), self.sizes[part].tolist(), strict=True):
             ctypes.memmove(target, address, size)
             target += size
 

@@ -162,7 +162,8 @@ class ParameterServerTrainer(TrainedModel):
             if totals:
                 self._apply(*(tf.constant(each) for each in totals))
             last, self._over = self._over, time.perf_counter()
-            seconds = taken.input_s, computed - taken.begun, self._over - computed, self._over - last
+            begun = max(taken.begun, last)  # the step before may have ended later than this one began
+            seconds = taken.input_s, computed - begun, self._over - computed, self._over - last
             measured = StepOfRank.of(taken.step, taken.rate, sums.tolist(), seconds, now())
             results.append(StepResult(measured, False, keys))
         return results
@@ -238,8 +239,7 @@ def compile_apply(strategy: Any, optimizer: Any, statistics: Sequence[Any]) -> C
         end = len(totals) - len(statistics)
         *gradients, full = (tf.identity(each) for each in totals[:end])
         optimizer.apply([tf.math.divide_no_nan(each, tf.cast(full, each.dtype)) for each in gradients])
-        for variable, change in zip(statistics, totals[end:], strict=True):
-            variable.assign_add(tf.cast(tf.math.divide_no_nan(change, full), variable.dtype))
+        add_changes(statistics, totals[end:], full)
 
     return tf.function(lambda *totals: strategy.run(apply, args=totals), autograph=False)
 
@@ -254,8 +254,16 @@ def update_part(
         end = len(totals) - len(statistics)
         *gradients, own = totals[:end]
         optimizer.apply(gradients)  # a part that is not full weighs less
-        for variable, change in zip(statistics, totals[end:], strict=True):
-            variable.assign_add(tf.cast(tf.math.divide_no_nan(change, own), variable.dtype))
+        add_changes(statistics, totals[end:], own)
         return [sums, keys]
 
     return of_part
+
+
+def add_changes(statistics: Sequence[Any], changes: Sequence[tf.Tensor], examples: tf.Tensor) -> None:
+    """Add to each of batch norm's statistics its change, which was computed times ``examples``.
+
+    By TensorFlow's variables: `assign_add` of Keras' sets what it has read and added to.
+    """
+    for variable, change in zip(statistics, changes, strict=True):
+        variable.value.assign_add(tf.cast(tf.math.divide_no_nan(change, examples), variable.dtype))

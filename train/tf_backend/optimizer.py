@@ -1,4 +1,8 @@
-"""What applies the mean gradient of all ranks: SGD with momentum, LARS, Adam; weight decay, clipping, loss scaling."""
+"""What applies the mean gradient of all ranks: SGD with momentum, LARS, Adam; weight decay, clipping, loss scaling.
+
+All variables are added to, never set: asynchronous workers update them at the same time, and what another has added
+since they were read must stay.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,9 +40,8 @@ class Descent(keras.optimizers.SGD):
                 step = step * trust(variable, gradient, recipe.weight_decay, recipe.lars_coefficient)
         if recipe.momentum:
             momentum = self.momentums[self._get_variable_index(variable)]
-            gathered = recipe.momentum * momentum + step
-            self.assign(momentum, gathered)
-            step = step + recipe.momentum * gathered
+            self.assign_add(momentum, step - (1 - recipe.momentum) * momentum)
+            step = step + recipe.momentum * momentum
         self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
 
 
@@ -65,9 +68,8 @@ class Adam(keras.optimizers.Adam):
             (self.beta_1, self._momentums[place], step),
             (self.beta_2, self._velocities[place], keras.ops.square(step)),
         ):
-            mean = beta * moment + (1 - beta) * value
-            self.assign(moment, mean)
-            moments.append(mean / (1 - keras.ops.power(keras.ops.cast(beta, variable.dtype), count)))
+            self.assign_add(moment, (1 - beta) * (value - moment))
+            moments.append(moment / (1 - keras.ops.power(keras.ops.cast(beta, variable.dtype), count)))
         step = moments[0] / (keras.ops.sqrt(moments[1]) + EPSILON)
         step = step + (decay if self._recipe.optimizer == ADAMW else 0.0)
         self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)

@@ -28,6 +28,11 @@ STOP_TIMEOUT_S = 10.0
 Seeds = Sequence[Seed | None]
 
 
+def empty(shape: tuple[int, ...]) -> Pixels:
+    """An array of any values."""
+    return np.empty(shape, np.uint8)
+
+
 @dataclass(frozen=True)
 class DecodingBatch:
     """A batch that is being decoded: ``pixels`` of shape (batch, height, width, channels), in ``parts``.
@@ -72,7 +77,7 @@ class DecodeThreads:
     def begin(self, batch: RecordBatch, seeds: Seeds) -> DecodingBatch:
         """See `DecodePool.begin`."""
         examples, decode = batch.examples(), self._decoder.decode_all
-        pixels = np.empty((len(examples), *self._decoder.shape), np.uint8)
+        pixels = empty((len(examples), *self._decoder.shape))
         parts = [
             self._threads.submit(decode, pixels[part], examples[part], seeds[part])
             for part in parts_of(len(examples), self._count)
@@ -84,11 +89,12 @@ class DecodeProcesses:
     """So many processes, for steps on a GPU: threads would share the interpreter's lock with what starts its kernels.
 
     Examples and pixels are in memory that the processes share, for ``batches`` batches at a time. The processes start
-    with the first batch, and end with this one, however that ends. Each has a thread here that waits for it.
+    with the first batch, and end with this one, however that ends. Each has a thread here that waits for it, and copies
+    to and from that memory; the pixels to an array that ``allocate`` gives.
     """
 
-    def __init__(self, decoder: Decoder, processes: int, batches: int) -> None:
-        self._decoder, self._count = decoder, processes
+    def __init__(self, decoder: Decoder, processes: int, batches: int, allocate: Callable[..., Pixels] = empty) -> None:
+        self._decoder, self._count, self._allocate = decoder, processes, allocate
         self._threads = ThreadPoolExecutor(processes, "decode")
         self._free = [SharedMemory() for _ in range(batches)]
         self._idle: SimpleQueue[DecodeProcess] = SimpleQueue()
@@ -99,17 +105,24 @@ class DecodeProcesses:
     def begin(self, batch: RecordBatch, seeds: Seeds) -> DecodingBatch:
         """See `DecodePool.begin`."""
         count, ends = len(batch.sizes), np.cumsum(batch.sizes)
-        shape, first = (count, *self._decoder.shape), int(ends[-1])
+        pixels, first = self._allocate((count, *self._decoder.shape)), int(ends[-1])
         memory = self._free.pop()
-        array = memory.reserve(first + int(np.prod(shape)))
-        batch.write_to(array)
-        pixels = array[first : first + int(np.prod(shape))].reshape(shape)
+        array = memory.reserve(first + pixels.size)
         whole = Part(memory.file, first, 0, (ends - batch.sizes).tolist(), ends.tolist(), seeds)
-        parts = [self._threads.submit(self._decode, whole.of(part)) for part in parts_of(count, self._count)]
+
+        def decode(examples: slice) -> Decoded:
+            """In a thread."""
+            part = whole.of(examples)
+            batch.write_to(array[part.begins[0] :], examples)
+            decoded = self._decode(part)
+            pixels[examples] = part.pixels(array, self._decoder.shape)
+            return decoded
+
+        parts = [self._threads.submit(decode, examples) for examples in parts_of(count, self._count)]
         return DecodingBatch(pixels, parts, partial(self._free.append, memory))
 
     def _decode(self, part: Part) -> Decoded:
-        """In a thread: have a process do it that does nothing else."""
+        """Have a process do it that does nothing else."""
         process = self._idle.get()
         try:
             return process.decode(part)

@@ -6,6 +6,7 @@ FILE is the number of the inherited socket over which it gets its `Decoder`, the
 the labels and keys, or with what was raised.
 """
 
+import math
 import mmap
 import os
 import sys
@@ -40,13 +41,16 @@ class Part:
         begins, ends, seeds = self.begins[part], self.ends[part], self.seeds[part]
         return replace(self, place=self.place + part.start, begins=begins, ends=ends, seeds=seeds)
 
+    def pixels(self, memory: Pixels, shape: tuple[int, int, int]) -> Pixels:
+        """Where in ``memory`` the pictures are, each of ``shape``."""
+        size = math.prod(shape)
+        start = self.first + self.place * size
+        return memory[start : start + len(self.begins) * size].reshape(-1, *shape)
+
     def decode(self, decoder: Decoder, memory: Pixels) -> Decoded:
         """Write the pictures; the labels and keys. Raises DataError if one cannot be decoded."""
-        shape = (len(self.begins), *decoder.shape)
-        start = self.first + self.place * int(np.prod(decoder.shape))
-        pixels = memory[start : start + int(np.prod(shape))].reshape(shape)
         examples = [memory[begin:end].tobytes() for begin, end in zip(self.begins, self.ends, strict=True)]
-        return decoder.decode_all(pixels, examples, self.seeds)
+        return decoder.decode_all(self.pixels(memory, decoder.shape), examples, self.seeds)
 
 
 def main(connection: Connection) -> None:

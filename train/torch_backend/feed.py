@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from train.reader.batches import RecordBatch
@@ -35,9 +37,8 @@ class PixelFeed:
     """Decodes batches on so many cores: in threads; or, if ``is_for_gpu``, in processes and to pinned memory."""
 
     def __init__(self, decoder: Decoder, cores: int, is_for_gpu: bool = False) -> None:
-        self._is_pinned = is_for_gpu
         self._pool: DecodePool = (
-            DecodeProcesses(decoder, cores, EPOCHS * (DECODED_BATCHES + 1))
+            DecodeProcesses(decoder, cores, EPOCHS * (DECODED_BATCHES + 1), pinned)
             if is_for_gpu
             else DecodeThreads(decoder, cores)
         )
@@ -66,10 +67,14 @@ class PixelFeed:
         batch, begun = ahead[0]
         decoded = begun.result()
         pixels = torch.from_numpy(begun.pixels)
-        if self._is_pinned:
-            pixels = pixels.pin_memory()
         begun.release()
         ahead.popleft()
         weights = torch.from_numpy(batch.weights)
         keys = [key for (_, key), weight in zip(decoded, batch.weights, strict=True) if weight > 0]
         return PixelBatch(pixels, torch.tensor([label for label, _ in decoded]), weights, keys)
+
+
+def pinned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """An array that a GPU copies from while the host does other things; its values are any."""
+    array: npt.NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+    return array

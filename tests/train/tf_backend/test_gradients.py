@@ -1,6 +1,7 @@
 """The gradient of a step, what the optimizer makes of it, and random draws, against the same arithmetic in numpy."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -101,6 +102,30 @@ def test_nesterov_momentum_and_weight_decay_without_biases() -> None:
         weights = weights + 0.9 * velocity - 0.5 * full
     np.testing.assert_allclose(kernel, weights, rtol=1e-5)
     np.testing.assert_allclose(bias, BIAS - 0.5 * GRADIENT[1] * (1.9 + 1.9 + 0.9 * 0.9), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "share"), [("sgd", 1.0), ("adam", 0.1)])
+def test_what_another_adds_between_reading_and_writing_stays(
+    name: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asynchronous workers do. A share of each gradient is in the first moment afterwards."""
+    kernel = linear().variables[0]
+    optimizer = make_optimizer(Recipe(optimizer=name), [kernel])
+    others = [tf.constant(2 * GRADIENT[0], tf.float32)]
+
+    def interrupted(write: Callable[..., None]) -> Callable[..., None]:
+        def other_first(variable: Any, value: Any) -> None:
+            if others:
+                optimizer.apply([others.pop()])
+            write(variable, value)
+
+        return other_first
+
+    for write in ("assign", "assign_add"):
+        monkeypatch.setattr(optimizer, write, interrupted(getattr(optimizer, write)))
+    optimizer.apply([tf.constant(GRADIENT[0], tf.float32)])
+    moments = next(each.numpy() for each in optimizer.variables if each.shape == kernel.shape)
+    np.testing.assert_allclose(moments, 3 * share * GRADIENT[0], rtol=1e-5)
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
