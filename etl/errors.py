@@ -87,7 +87,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         where = f": {error.filename or text}" if code and what != text else ""
         remedy = f" ({_REMEDIES[code]})" if code in _REMEDIES else ""
         kind = UsageError if code == errno.ENAMETOOLONG else EnvironmentFailure
-        return kind.status, f"{what}{where}{remedy}"
+        return kind.status, printable(f"{what}{where}{remedy}", "")
     if isinstance(error, MemoryError):
         return EnvironmentFailure.status, "out of memory (use smaller packs or fewer processes at once)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
@@ -114,7 +114,8 @@ def report(error: BaseException, prefix: str = "", note: str = "") -> int:
         return 1
     status, line = explained
     if is_debug():
-        traceback.print_exception(error)
+        with suppress(OSError):
+            traceback.print_exception(error)
     if not getattr(error, "is_reported", False):
         with suppress(OSError):  # standard error may be what is full
             print(f"{ERROR_PREFIX}{prefix}{line}{note}", file=sys.stderr, flush=True)

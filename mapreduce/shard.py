@@ -18,7 +18,7 @@ from etl.options.stage_options import OVERWRITE, SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.history import find_parent, lineage_of
+from etl.slices.history import find_parent, lineage_of, require_parent
 from etl.slices.manifest import build_manifest, work_table
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
@@ -166,6 +166,7 @@ class Shard(StageJob):
                 history=plan.history,
             )
             normalized_stage(root).require_generation(normalized.fingerprint)
+            require_parent(root, values["splits_from"], stage, parent)
             run.commit(manifest, tasks.record)
         return False
 

@@ -16,7 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
 from etl.partition.config import ShardConfig
 from etl.progress import log
-from etl.slices.history import describe_unknown, lineage_ends, read_keys
+from etl.slices.history import describe_unknown, lineage_ends, read_finished, read_keys
 from etl.slices.manifest import read_manifest
 from etl.stages.layout import (
     erasure_stage,
@@ -73,7 +73,7 @@ def require_clean(root: Place, summary: Summary) -> None:
     """Raise DataError if slices still have the images; log the commands that make new ones without them."""
     left = summary.facts["remaining_slices"]
     if left and not summary.facts["dry_run"]:
-        ends = [stage.folder.name for stage in lineage_ends(root)] or list(left)
+        ends = [slices.folder.name for slices in lineage_ends(read_finished(root))] or list(left)
         commands = [_shard_again(root, name) for name in left if name in ends]
         for command in commands:
             log("erase", f"new slices without these images: {command}")
@@ -156,6 +156,8 @@ def _clear_unfinished_slices(root: Place) -> int:
         if stage.marker.exists() or not stage.work.exists():
             continue
         with stage.lease() as run:
+            if stage.marker.exists():  # it was finished meanwhile
+                continue
             planned = stage.plan.read_json()["identity"]["input"] if stage.plan.exists() else ""
             if normalized.find_generation(planned) is None:
                 run.discard_unfinished()

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree import ElementInclude, ElementTree
 
 from etl.errors import EnvironmentFailure
@@ -110,13 +110,29 @@ def _load(href: str, parse: str = "xml", encoding: str | None = None) -> Element
     del encoding
     if parse != "xml":
         raise ElementInclude.FatalIncludeError(f"parse={parse!r} of {href}")
-    path = unquote(urlsplit(href).path) if href.startswith("file:") else href
+    path = _path_of(href)
     try:
-        return ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
+        root = ElementTree.parse(path).getroot()  # noqa: S314 - the site's own file, as trusted as its programs
     except ElementTree.ParseError as error:
         raise EnvironmentFailure(
             f"{path} is not XML ({error}); correct it, or set HADOOP_CONF_DIR to another"
         ) from None
+    _take_fallbacks(root, href)
+    return root
+
+
+def _path_of(href: str) -> str:
+    return unquote(urlsplit(href).path) if href.startswith("file:") else href
+
+
+def _take_fallbacks(root: ElementTree.Element, base: str) -> None:
+    """Replace includes of a file that is missing by what their fallback has, which may be nothing."""
+    for parent in list(root.iter()):
+        for place, child in reversed(list(enumerate(parent))):
+            fallback = child.find(ElementInclude.XINCLUDE_FALLBACK)
+            wanted = _path_of(urljoin(base, child.get("href", "")))
+            if child.tag == ElementInclude.XINCLUDE_INCLUDE and fallback is not None and not Path(wanted).exists():
+                parent[place : place + 1] = list(fallback)
 
 
 def _substituted(value: str, properties: Mapping[str, str]) -> str:

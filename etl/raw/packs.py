@@ -229,11 +229,10 @@ class Removed:
 
     def __init__(self, table: pa.Table) -> None:
         keys, packs = table["key"].combine_chunks(), table["pack"].combine_chunks().dictionary_encode()
-        numbers = packs.indices.to_numpy()
-        self._keys = {
-            name: keys.take(pa.array(np.flatnonzero(numbers == number)))
-            for number, name in enumerate(packs.dictionary.to_pylist())
-        }
+        numbers, names = packs.indices.to_numpy(), packs.dictionary.to_pylist()
+        ends = np.cumsum(np.bincount(numbers, minlength=len(names)))
+        rows = np.split(np.argsort(numbers, kind="stable"), ends)  # and after the last one nothing
+        self._keys = {name: keys.take(pa.array(own)) for name, own in zip(names, rows, strict=False)}
 
     @classmethod
     def read(cls, root: Place, marker: Mapping[str, Any]) -> Self:

@@ -10,8 +10,9 @@ from etl.formats import parquet_tables
 from etl.report import balance
 from etl.report.pictures import gather_sources, sample_examples
 from etl.report.render import brief, count, pixels, publish, size, when
-from etl.slices.manifest import read_manifest, slices_of
+from etl.slices.manifest import read_slices, slices_of
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage, verification_stage
+from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, text_of
 from etl.stages.target import check_target, folders_of
@@ -33,9 +34,9 @@ def report_slices(root: Place, name: str, output: str | None) -> Summary:
     can be written to ``output``, DataError if a table beside the manifest is damaged.
     """
     stage = slices_stage(root, name)
-    manifest, file = read_manifest(stage), open_place(output or f"{name}-report.html")
+    slices, file = read_slices(stage), open_place(output or f"{name}-report.html")
     check_target(file, "-o", folders_of(root))
-    facts = gather(root, stage, manifest)
+    facts = gather(root, stage, slices)
     counts = {
         "slices": stage.folder.uri,
         "bytes": publish("etl.report", "dataset.html", facts, file),
@@ -46,15 +47,15 @@ def report_slices(root: Place, name: str, output: str | None) -> Summary:
     return Summary("report", file.uri, False, counts)
 
 
-def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
+def gather(root: Place, stage: Stage, slices: Generation) -> Facts:
     """Read what there is; memory does not grow with the number of examples, and with slices as the manifest does.
 
     Raises DataError if a table beside the manifest is damaged.
     """
+    manifest, verification = slices.marker, verification_stage(root, stage.folder.name)
     table = stage.folder / manifest["tables"]["class_counts"]["file"]
     counts = balance.count_classes(manifest, parquet_tables.iterate_groups(table, balance.COLUMNS))
-    fingerprint, verification = stage.fingerprint(), verification_stage(root, stage.folder.name)
-    verified = read_verified(verification, fingerprint, manifest["classes"])
+    verified = read_verified(verification, slices.fingerprint, manifest["classes"])
     facts = {
         "name": stage.folder.name,
         "root": root.uri,
@@ -62,7 +63,7 @@ def gather(root: Place, stage: Stage, manifest: Mapping[str, Any]) -> Facts:
         "verified": verified,
         "splits": [{"name": name} for name in manifest["splits"]],
         "tiles": _tiles(manifest),
-        "facts": _about(manifest, fingerprint, verified, stage),
+        "facts": _about(manifest, slices.fingerprint, verified, stage),
         "balances": balance.split_balances(manifest, counts),
         **_classes(manifest),
         **_slices(manifest, counts.by_slice),

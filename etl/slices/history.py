@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow.fs import FileType
 
-from etl.errors import DataError, UsageError
+from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.shares import Integers
@@ -211,6 +211,11 @@ class ParentSlices(Generation):
         return SplitHistory.read(self.folder, self.marker)
 
     @property
+    def stage(self) -> Stage:
+        """That of their folder."""
+        return slices_stage_in(self.folder)
+
+    @property
     def lineage(self) -> dict[str, Any]:
         """Their number, and the fingerprints of the slices that they descend from, the parent first."""
         return self.marker["lineage"] or FIRST
@@ -247,6 +252,18 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
     return found
 
 
+def require_parent(root: Place, asked: str | None, own: Stage, parent: ParentSlices | None) -> None:
+    """Raise EnvironmentFailure if 'newest' is another ``parent`` now: a lineage with two ends would be left."""
+    if asked != NEWEST:
+        return
+    now = _newest(root, own, overwrite=True)
+    if (now and now.fingerprint) != (parent and parent.fingerprint):
+        raise EnvironmentFailure(
+            f"--splits-from {NEWEST}: {now.folder if now else 'what it named'} was made or removed meanwhile, so the"
+            f" splits of {own.folder} would be of another lineage; run it again with --overwrite"
+        )
+
+
 def _read(stage: Stage) -> ParentSlices:
     return ParentSlices.of(read_slices(stage))
 
@@ -265,7 +282,7 @@ def _named(root: Place, text: str) -> Stage:
 
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
-    finished = [_read(stage) for stage in finished_slices(root) if stage.folder != own.folder]
+    finished = [slices for slices in read_finished(root) if slices.folder != own.folder]
     there = _read(own) if own.marker.exists() else None
     if there and not overwrite and there.marker["lineage"]:
         splits_from = there.marker["config"]["splits_from"]
@@ -279,19 +296,15 @@ def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
     return found
 
 
-def lineage_ends(root: Place) -> list[Stage]:
-    """The finished slices of a root that are on a lineage, and that no others were made from."""
-    return [slices_stage_in(each.folder) for each in _ends(list(map(_read, finished_slices(root))))]
-
-
-def _ends(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
+def lineage_ends(finished: Sequence[ParentSlices]) -> list[ParentSlices]:
+    """Of all finished slices of a root those that are on a lineage, and that no others were made from."""
     ancestors = {fingerprint for each in finished for fingerprint in each.lineage["ancestors"]}
     return [each for each in finished if each.marker["lineage"] and each.fingerprint not in ancestors]
 
 
 def _end_of_lineage(finished: Sequence[ParentSlices]) -> ParentSlices | None:
     """The end of the lineage; without a lineage the only finished slices. Raises UsageError if there are several."""
-    ends = _ends(finished)
+    ends = lineage_ends(finished)
     if len(candidates := ends or finished) > 1:
         names = " and ".join(each.folder.name for each in candidates)
         what = "several ends of the lineage" if ends else "several sets of slices, none made from another"
@@ -307,13 +320,29 @@ def finished_slices(root: Place) -> Iterator[Stage]:
     return (each for each in slices_below(root) if is_folder_name(each.folder.name) and each.marker.exists())
 
 
+def read_finished(root: Place) -> list[ParentSlices]:
+    """The finished slices of a root, without those that are removed meanwhile. Raises what `read_slices` raises."""
+    found = []
+    for stage in finished_slices(root):
+        try:
+            found.append(_read(stage))
+        except UsageError:
+            if stage.marker.exists():
+                raise
+    return found
+
+
 def finished_at(stage: Stage) -> tuple[str, str]:
     """When slices were finished, to sort by: as run.json says, else when their manifest was written."""
     return ended_at(stage.read_run(), stage.marker.info().mtime, stage.folder)
 
 
-def ended_at(record: Mapping[str, Any], changed: datetime, folder: Place) -> tuple[str, str]:
-    """When a run ended, to sort by: as its ``record`` has it, else when files were ``changed``; and its ``folder``."""
+def ended_at(record: Mapping[str, Any], changed: datetime | None, folder: Place) -> tuple[str, str]:
+    """When a run ended, to sort by: as its ``record`` has it, else when files were ``changed``; and its ``folder``.
+
+    First of all if there is neither: it was removed meanwhile.
+    """
     finished = record.get("finished")
-    ended = finished if isinstance(finished, str) else changed.astimezone(UTC).isoformat(timespec="milliseconds")
-    return ended, folder.path
+    if not isinstance(finished, str):
+        finished = changed.astimezone(UTC).isoformat(timespec="milliseconds") if changed else ""
+    return finished, folder.path

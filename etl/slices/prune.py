@@ -7,14 +7,15 @@ A run is removed in one atomic step, with its checkpoints: its folder is moved t
 deleted there. A prune that was killed may leave files in that folder; the next one deletes them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.progress import log
-from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends
+from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends, read_finished
 from etl.stages.champion import read_champions
 from etl.stages.layout import (
     folders,
@@ -75,8 +76,8 @@ def _champions(root: Place) -> list[str]:
 
 def _trained_at(run: Place) -> tuple[str, str]:
     """When a run ended, as its run.json has it; else when its folder was last changed. And its path, to sort by."""
-    changed = max(info.mtime for info in (run.info(), *run.children()))
-    return ended_at(_read_record(run / RUN_FILE), changed, run)
+    changed = [info.mtime for info in (run.info(), *run.children()) if info.mtime is not None]
+    return ended_at(_read_record(run / RUN_FILE), max(changed, default=None), run)
 
 
 def _is_being_trained(run: Place) -> bool:
@@ -87,24 +88,24 @@ def _is_being_trained(run: Place) -> bool:
     return False
 
 
-def remove_runs(root: Place, names: Iterable[str]) -> list[str]:
+def remove_runs(root: Place, names: Sequence[str], kept: KeptRuns) -> list[str]:
     """Remove runs, and what a prune before this one left; returns the names of those removed.
 
-    A run whose training began meanwhile stays, and so does one that was promoted. Raises BusyError if another prune
-    or a promote is at work.
+    Those stay that are trained, were promoted or are among the newest by now. Raises BusyError if another prune or a
+    promote is at work.
     """
-    names, runs = list(names), root / "runs"
+    runs = root / "runs"
     if not names and not (runs / WORK_FOLDER).exists():
         return []
     with leased(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
-        promoted = _champions(root)
-        for name in (name for name in names if name in promoted):
-            log("prune", f"{runs / name} stays as it is: it was promoted")
-        return [name for name in names if name not in promoted and _remove(runs / name, lease.staging)]
+        return [name for name in names if _remove(root, name, kept, lease.staging)]
 
 
-def _remove(run: Place, staging: Place) -> bool:
+def _remove(root: Place, name: str, kept: KeptRuns, staging: Place) -> bool:
+    run = root / "runs" / name
     try:
+        if reason := choose_runs(root, kept).get(name):
+            raise BusyError(reason)
         lease = Lease.take(run / WORK_FOLDER, f"training of {run}")
     except BusyError as busy:
         log("prune", f"{run} stays as it is: {busy}")
@@ -139,11 +140,11 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     if runs:
         gone = [name for name in run_names(root) if name not in kept_runs]
         choose_slices(root, keep, gone)  # what is damaged is found before anything is removed
-        pruner.remove_runs(gone)
+        pruner.remove_runs(gone, runs)
+    finished = list(finished_slices(root))  # those that end later stay
     stays = choose_slices(root, keep, pruner.runs)
-    for stage in finished_slices(root):
-        if stage.folder.name not in stays:
-            pruner.remove_slices(stage)
+    for stage in (each for each in finished if each.folder.name not in stays):
+        pruner.remove_slices(stage, partial(choose_slices, root, keep, pruner.runs))
     pruner.remove_leftovers()
     inputs = pruner.remove_generations(normalized_stage(root), pruner.inputs_of_slices())
     pruner.remove_generations(raw_stage(root), inputs)
@@ -155,19 +156,20 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
 
 def choose_slices(root: Place, keep: int, removed_runs: Collection[str] = ()) -> dict[str, str]:
     """The names of the finished slices that stay, newest first, each with the reason."""
-    runs = dict(_slices_of_runs(root, [name for name in run_names(root) if name not in removed_runs]))
     sources = {plan["identity"]["config"].get("splits_from") for plan in _unfinished_plans(root)}
-    ends = {stage.folder for stage in lineage_ends(root)}
+    finished = sorted(read_finished(root), key=lambda slices: finished_at(slices.stage), reverse=True)
+    ends = {slices.folder for slices in lineage_ends(finished)}
+    runs = dict(_slices_of_runs(root, [name for name in run_names(root) if name not in removed_runs]))
     stays = {}
-    for number, stage in enumerate(sorted(finished_slices(root), key=finished_at, reverse=True)):
-        name, fingerprint = stage.folder.name, stage.fingerprint()
+    for number, slices in enumerate(finished):
+        name, fingerprint = slices.folder.name, slices.fingerprint
         if number < keep:
             stays[name] = "among the newest"
-        elif stage.folder in ends:
+        elif slices.folder in ends:
             stays[name] = "end of the lineage: the next slices take their splits from it"
         elif fingerprint in runs or None in runs:
             stays[name] = f"named by {runs.get(fingerprint) or runs[None]}"
-        elif fingerprint in sources or stage.plan.exists():
+        elif fingerprint in sources or slices.stage.plan.exists():
             stays[name] = "worked on"
     return stays
 
@@ -193,11 +195,20 @@ def _is_record(name: str) -> bool:
 
 def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
     for stage in slices_below(root):
-        if stage.plan.exists():
-            plan = stage.plan.read_json()
-            if not {"config", "input"} <= dict(plan.get("identity", {})).keys():
-                raise EnvironmentFailure(f"{stage.plan} is not a plan of this version; remove its folder")
-            yield plan
+        plan = _read_plan(stage)
+        if plan is None:
+            continue
+        if not {"config", "input"} <= dict(plan.get("identity", {})).keys():
+            raise EnvironmentFailure(f"{stage.plan} is not a plan of this version; remove its folder")
+        yield plan
+
+
+def _read_plan(stage: Stage) -> dict[str, Any] | None:
+    """The plan of a stage that was begun; None if there is none, or it has just ended."""
+    try:
+        return stage.plan.read_json() if stage.plan.exists() else None
+    except FileNotFoundError:
+        return None
 
 
 @dataclass
@@ -212,18 +223,21 @@ class _Pruner:
     files: int = 0
     bytes: int = 0
 
-    def remove_runs(self, names: list[str]) -> None:
+    def remove_runs(self, names: Sequence[str], kept: KeptRuns) -> None:
         """Remove runs, each in one atomic step."""
         sizes = {name: _sizes(self.root / "runs" / name) for name in names}
-        gone = names if self.dry_run else remove_runs(self.root, names)
+        gone = names if self.dry_run else remove_runs(self.root, names, kept)
         self.runs = {name: self._count_freed(sizes[name]) for name in gone}
 
-    def remove_slices(self, stage: Stage) -> None:
-        """Remove finished slices, what their verification left, and their report if it is in the root."""
+    def remove_slices(self, stage: Stage, choose: Callable[[], Mapping[str, str]]) -> None:
+        """Remove finished slices, what their verification left, and their report if it is in the root.
+
+        ``choose`` tells which stay, with the reason; it is asked again when nobody else can be at work on them.
+        """
         name = stage.folder.name
         verification = verification_stage(self.root, name)
         stages = (verification, stage) if verification.folder.exists() else (stage,)
-        freed = self._delete(*stages)
+        freed = self._delete(*stages, stays=lambda: choose().get(name))
         if freed is None:
             return
         report = self.root / f"{name}-report.html"
@@ -234,25 +248,26 @@ class _Pruner:
     def remove_leftovers(self) -> None:
         """Remove slices whose marker is gone already, and verifications of slices that are gone."""
         for stage in slices_below(self.root):
-            if stage.work.exists() and not stage.plan.exists() and not stage.marker.exists():
-                self._delete(stage)
+            if stage.work.exists() and not _begun(stage):
+                self._delete(stage, stays=partial(_begun, stage))
         for name in folders(self.root / VERIFIED_FOLDER):
             slices = slices_stage_in(self.root / "slices" / name)
-            if not (slices.marker.exists() or slices.work.exists()):
-                self._delete(verification_stage(self.root, name))
+            if not _begun(slices) and not slices.work.exists():
+                self._delete(verification_stage(self.root, name), stays=partial(_begun, slices))
 
     def inputs_of_slices(self) -> set[str]:
         """The fingerprints of the ``normalized`` that the slices which stay, or are worked on, were made from."""
-        stay = [stage for stage in finished_slices(self.root) if stage.folder.name not in self.slices]
-        plans = [plan["identity"]["input"] for plan in _unfinished_plans(self.root)]
-        return {*plans, *(stage.marker.read_json()["input"] for stage in stay)}
+        plans = [plan["identity"]["input"] for plan in _unfinished_plans(self.root)]  # first: they may end meanwhile
+        stay = [slices for slices in read_finished(self.root) if slices.folder.name not in self.slices]
+        return {*plans, *(slices.marker["input"] for slices in stay)}
 
     def remove_generations(self, stage: Stage, named: set[str]) -> set[str]:
         """Remove the generations of ``stage`` that are neither current nor ``named``, and the files of no other.
 
         Returns the inputs of those that stay.
         """
-        planned = {stage.plan.read_json()["identity"]["input"]} if stage.plan.exists() else set()
+        plan = _read_plan(stage)
+        planned = {plan["identity"]["input"]} if plan else set()
         if not stage.marker.exists():
             return planned
         gone = set[str]()
@@ -267,18 +282,27 @@ class _Pruner:
 
         self._delete(stage, find=find)
         self.generations += len(gone)
+        current = stage.read_marker()  # first: it may become an earlier one meanwhile
         stay = [each.marker for each in stage.earlier_generations() if each.fingerprint not in gone]
-        return planned | {marker["input"] for marker in [stage.read_marker(), *stay]}
+        return planned | {marker["input"] for marker in [current, *stay]}
 
-    def _delete(self, *stages: Stage, find: Callable[[Stage], list[Place]] | None = None) -> int | None:
+    def _delete(
+        self,
+        *stages: Stage,
+        find: Callable[[Stage], list[Place]] | None = None,
+        stays: Callable[[], str | None] = lambda: None,
+    ) -> int | None:
         """Delete these stages, or only what ``find`` gives of each, the last one first; returns the bytes.
 
-        If somebody is at work on one of them, nothing is deleted, and None is returned.
+        If somebody is at work on one of them, or, once nobody can be, ``stays`` gives a reason to keep them, nothing is
+        deleted, and None is returned.
         """
         freed = 0
         try:
             with ExitStack() as stack:
                 runs = [None if self.dry_run else stack.enter_context(stage.lease()) for stage in stages]
+                if not self.dry_run and (reason := stays()):
+                    raise BusyError(reason)
                 for stage, run in zip(reversed(stages), reversed(runs), strict=True):
                     places = find(stage) if find else _all_files(stage)
                     freed += self._count_freed(size for place in places for size in _sizes(place))
@@ -299,6 +323,11 @@ class _Pruner:
         self.files += len(listed)
         self.bytes += sum(listed)
         return sum(listed)
+
+
+def _begun(stage: Stage) -> str | None:
+    """Why a stage is no leftover: it is finished, or can go on. None if it is one."""
+    return "it was begun" if stage.plan.exists() or stage.marker.exists() else None
 
 
 def _all_files(stage: Stage) -> list[Place]:

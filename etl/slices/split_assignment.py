@@ -2,7 +2,7 @@
 
 The first rule that applies decides: the split that its content had in earlier slices; that of its group; that of its
 key; the source's own, or the fractions that were asked for. Images of the same content go to one split, unless the
-source itself puts them into several. All splits are assigned in one process, with 280 to 400 bytes of memory per image.
+source itself puts them into several. All splits are assigned in one process, with 230 to 540 bytes of memory per image.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 
 from etl.errors import UsageError
 from etl.slices.history import finished_at, finished_slices
-from etl.slices.manifest import read_manifest
+from etl.slices.manifest import read_slices
 from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage
 from etl.stages.names import WORK_FOLDER
@@ -50,14 +50,15 @@ def find_dataset(place: str, name: str | None) -> Dataset:
             f"no {wanted} under {start}; make some with: ringslice pipeline SOURCE {start} (or give --data ROOT)"
         )
     root, stage = max(stages, key=lambda found: finished_at(found[1]))
-    return Dataset(root.uri, stage.folder.name, read_manifest(stage), stage.fingerprint())
+    found = read_slices(stage)
+    return Dataset(root.uri, stage.folder.name, found.marker, found.fingerprint)
 
 
 def slices_with(root: Place, fingerprint: str) -> Dataset | None:
     """The finished slices with this fingerprint; None if they are not below ``root``, any more or yet."""
     for stage in finished_slices(root):
-        if stage.fingerprint() == fingerprint:
-            return Dataset(root.uri, stage.folder.name, read_manifest(stage), fingerprint)
+        if stage.fingerprint() == fingerprint and (found := read_slices(stage)).fingerprint == fingerprint:
+            return Dataset(root.uri, stage.folder.name, found.marker, fingerprint)
     return None
 
 

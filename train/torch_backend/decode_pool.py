@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -165,10 +166,8 @@ class DecodeProcess:
             answer = connection.recv()
         except (ConnectionError, EOFError) as error:
             status = process.wait(STOP_TIMEOUT_S)  # its end of the connection is closed: it has ended, or is about to
-            raise EnvironmentFailure(
-                f"a process that decodes pictures ended with status {status} (-9: memory was short)."
-                " Give this rank more memory, or fewer cores"
-            ) from error
+            remedy = ": memory was short. Give this rank more, or fewer cores" if status == -signal.SIGKILL else ""
+            raise EnvironmentFailure(f"a process that decodes pictures ended with status {status}{remedy}") from error
         if isinstance(answer, RingsliceError):
             raise answer
         decoded: Decoded = answer

@@ -27,7 +27,7 @@ class JpegSegments:
 
     ``exif``, ``xmp`` and ``profile`` are empty if there are none.
     ``lossless`` is True if there is no DCT, so that the picture cannot be decoded at a smaller size.
-    ``sequential`` is True if libjpeg needs one pass, and memory for a few rows only.
+    ``sequential`` is True if libjpeg needs one pass, and memory for a few rows only: the first scan has all components.
     ``bare`` is True if there are no metadata, no profile and no comment before the picture.
     """
 
@@ -77,6 +77,7 @@ def read_segments(data: bytes) -> JpegSegments | Reject:
         position = end
         if marker in (_SOS, _EOI):
             found.scan = start
+            found.sequential = found.sequential and data[start + 4 : start + 5] == bytes([found.components])
             return _checked(found)
         if marker == _JPEG_LS:
             return Reject(Reason.UNSUPPORTED, "a file of JPEG-LS")

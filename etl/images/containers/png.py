@@ -20,6 +20,7 @@ _FRAMING_BYTES = 12  # length, type, CRC
 _HEADER = 16  # where the body of IHDR begins
 _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _NEEDED = {b"tRNS", b"iCCP", b"acTL", b"fcTL", b"fdAT"}  # of the ancillary ones, to decode the picture
+_ONCE = {b"tRNS", b"iCCP"}  # libpng ignores a second one
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
 # each with the least of bytes; that of iCCP is libpng's: of 81 a name may take, of 11 a deflated stream
 _COLORS = {b"cICP": 4, b"iCCP": 92, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}
@@ -52,8 +53,10 @@ class PngChunks:
 
 def read_chunks(data: bytes) -> PngChunks | Reject:
     """Walk the chunks to IEND and check the CRC of those that the picture is made of."""
-    view, position, bare, colors, exif, xmp = memoryview(data), len(SIGNATURE), True, dict[bytes, bytes](), b"", b""
-    before: dict[bytes, int] = {}
+    view, position, bare, exif = memoryview(data), len(SIGNATURE), True, b""
+    colors, before = dict[bytes, bytes](), dict[bytes, int]()
+    raw: bytes | None = None  # of texts only the first counts: to inflate thousands takes long
+    xmp: bytes | None = None
     for _ in range(MAX_CHUNKS):
         length, kind = int.from_bytes(view[position : position + 4]), bytes(view[position + 4 : position + 8])
         end = position + _FRAMING_BYTES + length
@@ -63,16 +66,19 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
         if not is_right and (not kind[0] & _ANCILLARY or kind == b"tRNS"):
             return Reject(Reason.BROKEN, f"wrong CRC of the chunk {kind!r} at offset {position}")
         if is_right and kind in _COLORS and _is_used(kind, length, before, data):
-            colors[kind] = bytes(body[:32])
+            colors.setdefault(kind, bytes(body[:32]))
         before.setdefault(kind, length)
         if kind == b"eXIf" and is_right:
             exif = bytes(body)
         if kind in _TEXTS and is_right:
-            exif = exif or _raw_exif(kind, bytes(body))
-            xmp = xmp or _text(kind, bytes(body[len(_XMP) :])) if body[: len(_XMP)] == _XMP else xmp
+            if raw is None and _RAW_EXIF.match(body):
+                raw = _raw_exif(kind, bytes(body))
+            if xmp is None and body[: len(_XMP)] == _XMP:
+                xmp = _text(kind, bytes(body[len(_XMP) :]))
         bare = bare and is_right and kind in _HARMLESS
         if kind == b"IEND":
-            return _checked(data, PngChunks(0, bare and end == len(data), exif, xmp, b""), colors)
+            found = PngChunks(0, bare and end == len(data), exif or raw or b"", xmp or b"", b"")
+            return _checked(data, found, colors)
         position = end
     return Reject(Reason.BROKEN, f"more than {MAX_CHUNKS} chunks")
 
@@ -131,13 +137,15 @@ def without_extras(data: bytes) -> bytes:
     ImageMagick, ignore them.
     """
     view, position, kept, kind = memoryview(data), len(SIGNATURE), [memoryview(SIGNATURE)], b""
-    before: dict[bytes, int] = {}
+    before, used = dict[bytes, int](), set[bytes]()
     while kind != b"IEND":
         kind = bytes(view[position + 4 : position + 8])
         each = view[position : position + _FRAMING_BYTES + int.from_bytes(view[position : position + 4])]
         length = len(each) - _FRAMING_BYTES
-        if not kind[0] & _ANCILLARY or (kind in _NEEDED and _is_right(each) and _is_used(kind, length, before, data)):
+        is_used = kind in _NEEDED and _is_right(each) and _is_used(kind, length, before, data)
+        if not kind[0] & _ANCILLARY or (is_used and kind not in used):
             kept.append(each)
+            used.update({kind} & _ONCE)
         before.setdefault(kind, length)
         position += len(each)
     return b"".join(kept)

@@ -15,7 +15,7 @@ from etl.erase import command
 from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
-from etl.slices.history import lineage_ends
+from etl.slices.history import lineage_ends, read_finished
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
 from etl.storage.place import Place, open_place
@@ -54,7 +54,7 @@ class Dataset:
         return {row["key"]: row["split"] for row in rows}
 
     def ends(self) -> list[str]:
-        return [stage.folder.name for stage in lineage_ends(open_place(str(self.root)))]
+        return [stage.folder.name for stage in lineage_ends(read_finished(open_place(str(self.root))))]
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,15 @@ def test_includes_are_read_where_they_stand(tmp_path: Path) -> None:
         assert values_of(write(tmp_path / "core-site.xml", f'<xi:include href="{href}"/>')) == {"b": "near"}
 
 
+def test_a_fallback_takes_the_place_of_a_file_that_is_missing(tmp_path: Path) -> None:
+    write(tmp_path / "near.xml", properties(a="near"), '<xi:include href="absent.xml"><xi:fallback/></xi:include>')
+    parts = (
+        f'<xi:include href="{href}"><xi:fallback>{properties(**{name: "fallback"})}</xi:fallback></xi:include>'
+        for href, name in (("near.xml", "a"), ("absent.xml", "b"), ((tmp_path / "absent.xml").as_uri(), "c"))
+    )
+    assert values_of(write(tmp_path / "core-site.xml", *parts)) == {"a": "near", "b": "fallback", "c": "fallback"}
+
+
 @pytest.mark.parametrize(
     ("content", "cause"),
     [

@@ -7,7 +7,7 @@ import pytest
 from etl.errors import UsageError
 from etl.images.config import FLAGS, MAX_MEMORY_BYTES, Limits, NormalizeConfig
 from etl.images.containers.jpeg import MAX_SEGMENTS
-from etl.images.containers.png import MAX_CHUNKS
+from etl.images.containers.png import MAX_CHUNKS, PngChunks, read_chunks, without_extras
 from etl.images.header import Header, is_maybe_plain, read_header
 from etl.images.normalize import normalize_image
 from etl.images.result import Normalized, Reason, Reject
@@ -101,6 +101,29 @@ def test_arithmetic_coding_is_left_to_the_worker() -> None:
     found = read_header(JPEG.replace(b"\xff\xc0", b"\xff\xc9"))  # SOF9; no program at hand writes it
     assert isinstance(found, Header)
     assert (found.width, found.height, found.components, found.is_plain) == (WIDTH, HEIGHT, 3, False)
+
+
+def test_a_jpeg_of_many_scans_is_left_to_the_worker() -> None:
+    """libjpeg reads them all, with the whole picture in memory, if the first one has not all components."""
+    scan = JPEG.index(b"\xff\xda") + 4
+    found, other = read_header(JPEG), read_header(JPEG[:scan] + b"\1" + JPEG[scan + 1 :])
+    assert isinstance(found, Header)
+    assert isinstance(other, Header)
+    assert (found.is_plain, other.is_plain) == (True, False)
+
+
+def test_of_repeated_chunks_the_first_counts() -> None:
+    """As in libpng; and a file of thousands of texts is not inflated as a whole."""
+    srgb, linear = (chunk(b"gAMA", gamma.to_bytes(4)) for gamma in (45_455, 100_000))
+    for first, second, is_srgb in ((srgb, linear, True), (linear, srgb, False)):
+        found = read_chunks(with_chunks(first + second))
+        assert isinstance(found, PngChunks)
+        assert (found.profile == b"") == is_srgb
+    good = chunk(b"tEXt", b"Raw profile type exif\0\nexif\n 1\nab\n")
+    damaged = chunk(b"tEXt", b"Raw profile type exif\0\nexif\n 1\nx\n")
+    assert [read_chunks(with_chunks(each)).exif for each in (good, damaged + good)] == [b"\xab", b""]  # type: ignore[union-attr]
+    clear, other = (chunk(b"tRNS", bytes([0, level] * 3)) for level in (1, 2))
+    assert without_extras(with_chunks(clear + other)) == with_chunks(clear)
 
 
 def test_a_header_that_pillow_reads_byte_by_byte_is_left_to_the_worker() -> None:

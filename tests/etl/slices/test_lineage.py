@@ -1,12 +1,25 @@
 """From which slices splits are taken: by name, or the end of the lineage."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from etl.errors import DataError, UsageError
-from etl.slices.history import FIRST, ParentSlices, find_parent, finished_at, lineage_ends, lineage_of
+from etl.errors import DataError, EnvironmentFailure, UsageError
+from etl.slices import history
+from etl.slices.history import (
+    FIRST,
+    ParentSlices,
+    find_parent,
+    finished_at,
+    lineage_ends,
+    lineage_of,
+    read_finished,
+    require_parent,
+)
+from etl.slices.manifest import read_slices
 from etl.stages.layout import SLICES_FORMAT, slices_stage
+from etl.stages.stage import Stage
 from etl.storage.place import Place, json_bytes, open_place, with_checksum
 
 
@@ -52,12 +65,39 @@ def test_two_ends_are_named(root: Place) -> None:
     with pytest.raises(UsageError, match="several ends of the lineage, night-2 and other-seed; name the one"):
         newest(root)
     assert newest(root, own="other-seed", overwrite=True) == "night-2"
-    assert [stage.folder.name for stage in lineage_ends(root)] == ["night-2", "other-seed"]
+    assert [stage.folder.name for stage in lineage_ends(read_finished(root))] == ["night-2", "other-seed"]
+
+
+def test_two_ends_are_not_made_at_the_same_time(root: Place) -> None:
+    own, night = slices_stage(root, "own"), finish(root, "night-1")
+    require_parent(root, "newest", own, night)
+    require_parent(root, "night-1", own, night)
+    finish(root, "night-2", night)
+    require_parent(root, "night-1", own, night)
+    for parent in (night, None):
+        with pytest.raises(
+            EnvironmentFailure, match=r"night-2 was made or removed meanwhile.*run it again with --over"
+        ):
+            require_parent(root, "newest", own, parent)
+
+
+def test_slices_that_are_removed_while_others_are_listed_are_left_out(
+    root: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = finish(root, "a")
+    finish(root, "b", first)
+
+    def removed_meanwhile(stage: Stage) -> Any:
+        (root / "slices/a").delete()
+        return read_slices(stage)
+
+    monkeypatch.setattr(history, "read_slices", removed_meanwhile)
+    assert newest(root) == "b"
 
 
 def test_slices_without_a_lineage_begin_one_where_they_are_alone(root: Place) -> None:
     plain = finish(root, "default", plain=True)
-    assert lineage_ends(root) == []
+    assert lineage_ends(read_finished(root)) == []
     assert newest(root) == "default"
     finish(root, "experiment", plain=True)
     with pytest.raises(UsageError, match="several sets of slices, none made from another, default and experiment"):
@@ -65,7 +105,7 @@ def test_slices_without_a_lineage_begin_one_where_they_are_alone(root: Place) ->
     child = finish(root, "night", plain)
     assert child.marker["lineage"] == {"number": 2, "ancestors": [plain.fingerprint]}
     assert newest(root) == "night"
-    assert [stage.folder.name for stage in lineage_ends(root)] == ["night"]
+    assert [stage.folder.name for stage in lineage_ends(read_finished(root))] == ["night"]
 
 
 def test_slices_are_named_by_name_folder_or_manifest(root: Place, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from etl.slices import prune as prune_module
 from etl.slices.prune import KeptRuns, prune
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import Lease
-from etl.storage.place import json_bytes, open_place
+from etl.stages.stage import Stage
+from etl.storage.place import Place, json_bytes, open_place
 from tests.lib.commands import contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, shard_here
@@ -168,6 +170,24 @@ def test_slices_at_work_stay(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "night-2 stays as it is" in capsys.readouterr().err
     assert normalized_stage(place).find_generation(normalized) is not None
     assert slices_of(root) == ["being-made", "night-1", "night-2", "night-3"]
+
+
+def test_what_is_made_or_named_meanwhile_stays(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other commands are at work while the first slices are being removed."""
+    own = prune_module._all_files
+
+    def after_others(stage: Stage) -> list[Place]:
+        monkeypatch.undo()
+        shutil.copytree(root / "slices/night-3", root / "slices/night-4")
+        record_run(root, 1, "_work/slices.json")
+        return own(stage)
+
+    monkeypatch.setattr(prune_module, "_all_files", after_others)
+    assert list(run(root, keep=1)["removed_slices"]) == ["night-0", "night-2"]
+    assert f"night-1 stays as it is: named by {root}/runs/run-0001" in capsys.readouterr().err
+    assert slices_of(root) == ["night-1", "night-3", "night-4"]
 
 
 def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,14 +22,16 @@ def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
     make_run(root, "job-0", None)  # not finished, so as new as its folder
     publish_champions(root, [], [{"run": "job-2"}, {"run": "job-1"}])
     lease = Lease.take(root / "runs/job-3/_work", "a test")
-    assert choose_runs(root, KeptRuns(1, "job-")) == {
+    kept = KeptRuns(1, "job-")
+    assert choose_runs(root, kept) == {
         "job-0": "among the newest",
         "mine": "its name does not begin with 'job-'",
         "job-3": "being trained",
         "job-2": "the champion",
         "job-1": "a champion before this one",
     }
-    assert remove_runs(root, ["job-1", "job-2", "job-3", "job-4", "job-5"]) == ["job-4", "job-5"]  # as if chosen before
+    chosen_before = ["job-0", "job-1", "job-2", "job-3", "job-4", "job-5", "mine"]
+    assert remove_runs(root, chosen_before, kept) == ["job-4", "job-5"]
     lease.release()
     assert run_names(root) == ["job-0", "job-1", "job-2", "job-3", "mine"]
     assert not (root / "runs/_work").exists()
@@ -39,8 +41,8 @@ def test_what_a_killed_prune_left_goes_with_the_next(root: Place) -> None:
     make_run(root, "job-1", None)
     other = Lease.take(root / "runs/_work", "a test")
     with pytest.raises(BusyError):
-        remove_runs(root, ["job-1"])
+        remove_runs(root, ["job-1"], KeptRuns(0, ""))
     other.release()
     publish_bytes(root / "runs/_work/driver-000001-ab/attempt/model.safetensors", root / "staging", b"weights")
-    assert remove_runs(root, []) == []
+    assert remove_runs(root, [], KeptRuns(0, "")) == []
     assert [info.base_name for info in (root / "runs").children()] == ["job-1"]

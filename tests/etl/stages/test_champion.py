@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.slices.prune import remove_runs
+from etl.slices.prune import KeptRuns, remove_runs
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
 from etl.stages.lease import BusyError, leased
 from etl.storage.place import Place, open_place
@@ -31,7 +31,7 @@ def test_records_follow_each_other(root: Place) -> None:
 def test_no_run_is_promoted_while_runs_are_removed(root: Place) -> None:
     def check() -> None:
         with pytest.raises(BusyError, match="ringslice prune on"):
-            remove_runs(root, ["first"])
+            remove_runs(root, ["first"], KeptRuns(0, ""))
         raise DataError("it is gone")
 
     with pytest.raises(DataError, match="it is gone"):

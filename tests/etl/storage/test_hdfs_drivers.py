@@ -131,10 +131,11 @@ def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_
 
 @by_driver
 def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
-    """Its umask; the default port; what its files include, and variables in them."""
+    """Its umask; the default port; what its files include, or its fallback; variables in them."""
     host = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.1"
-    include = '<xi:include href="more.xml" xmlns:xi="http://www.w3.org/2001/XInclude"/>'
-    (tmp_path / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
+    includes = '<xi:include href="more.xml"/><xi:include href="absent.xml"><xi:fallback/></xi:include>'
+    begin = '<configuration xmlns:xi="http://www.w3.org/2001/XInclude">'
+    (tmp_path / "core-site.xml").write_text(f"{begin}{includes}</configuration>")
     site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": "027", "dfs.replication": "1"}
     write_site(tmp_path / "more.xml", site)
     script = """

@@ -213,7 +213,7 @@ def remove_after(function: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def remove(*arguments: Any, **more: Any) -> Any:
         found = called(*arguments, **more)
-        assert remove_runs(open_place(str(root)), ["mine"]) == ["mine"]
+        assert remove_runs(open_place(str(root)), ["mine"], KeptRuns(0, "")) == ["mine"]
         return found
 
     monkeypatch.setattr(function, remove)
