@@ -88,4 +88,5 @@ def stop_all(processes: Sequence[subprocess.Popen[bytes]], number: int, timeout_
         for process in processes:
             process.kill()
         for process in processes:
-            process.wait()  # ends: nothing holds back SIGKILL
+            with suppress(subprocess.TimeoutExpired):  # one that waits for storage that is gone
+                process.wait(timeout_s)

@@ -11,7 +11,7 @@ joins these: every good image exactly once, in its slice, as it is in its part; 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etl.errors import DataError, RingsliceError
+from etl.errors import DataError, EnvironmentFailure, RingsliceError
 from etl.formats import parquet_tables
 from etl.options.stage_options import VERIFY_OPTIONS
 from etl.slices.plan import ASSIGNMENTS_FILE, Plan
@@ -59,7 +59,7 @@ class Verify(StageJob):
                 outcome, duplicates = _check(tasks, run, target, values["every_stage"])
             if repair:
                 tasks.record.note(repaired=repair.names())
-            target.slices.require_generation(target.fingerprint)
+            target.require_unchanged()
             # for a moment there is none: better than one of another table
             withdraw(stage.marker, run.staging)
             replace_file(run.staging / DUPLICATES_FILE, stage.folder / DUPLICATES_FILE)
@@ -104,6 +104,8 @@ def _plan_again(target: Target) -> tuple[Plan | None, str]:
         return None, ""
     try:
         return target.plan_again(), ""
+    except EnvironmentFailure:
+        raise  # of this check, not of the slices
     except (RingsliceError, OSError, ValueError, ArithmeticError) as error:
         return None, str(error).splitlines()[0]
 

@@ -14,6 +14,7 @@ from typing import Any
 from etl.erase.images import Found, find_examples, find_images, has_all_good, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
+from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.progress import log
 from etl.slices.history import describe_unknown, lineage_ends, read_finished, read_keys
@@ -28,6 +29,7 @@ from etl.stages.layout import (
     slices_stage,
     verification_stage,
 )
+from etl.stages.marker import Generation
 from etl.stages.names import VERIFIED_FOLDER
 from etl.stages.run import Run
 from etl.stages.summary import Summary
@@ -111,7 +113,7 @@ def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, in
             run_of_raw = stack.enter_context(raw.lease())
         if has_parts(root, found):
             run_job("normalize", {"recorded_options": True, "max_rejects": 1.0})
-        generations = _clear_normalized(root, found.parts)
+        generations = _clear_normalized(root, found)
         generations += _clear_raw(run_of_raw, found.packs) if run_of_raw else 0
     return dict(zip(DONE, (packs, generations, _clear_unfinished_slices(root)), strict=True))
 
@@ -133,8 +135,10 @@ def _clear_raw(run: Run, packs: frozenset[str]) -> int:
     return len(gone)
 
 
-def _clear_normalized(root: Place, parts: frozenset[str]) -> int:
-    """Delete all of ``normalized`` that names these parts; returns how many generations are gone."""
+def _clear_normalized(root: Place, found: Found) -> int:
+    """Delete all of ``normalized`` that names the parts found, or others of the packs, which a run of normalize may
+    have made meanwhile; returns how many generations are gone.
+    """
     stage = normalized_stage(root)
     if not (stage.marker.exists() or stage.work.exists()):
         return 0
@@ -143,7 +147,12 @@ def _clear_normalized(root: Place, parts: frozenset[str]) -> int:
         if not stage.marker.exists():
             stage.folder.delete()
             return 0
-        gone, places = stage.find_obsolete(lambda each: parts.isdisjoint(each.entries.column("part")))
+
+        def is_clean(generation: Generation) -> bool:
+            parts = generation.entries.column("part")
+            return found.parts.isdisjoint(parts) and found.packs.isdisjoint(map(pack_of, parts))
+
+        gone, places = stage.find_obsolete(is_clean)
         record_generations(root, run.staging, gone)
         run.delete(places)
         return len(gone)

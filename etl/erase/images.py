@@ -1,8 +1,8 @@
 """Images to erase: where they are below a root, and the next generation of ``raw`` without them.
 
 Packs, parts and slices have an image if they have a row of its content. Every list that lies below the root is looked
-into, also those of earlier generations and those that no marker names. In memory: one table, and the keys and contents
-that were found.
+into, also those of earlier generations and those that no marker names. In memory: one table, the keys and contents
+that were found, and to repack the list of all live images.
 """
 
 from collections import Counter, defaultdict

@@ -191,6 +191,8 @@ def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterat
     with place.filesystem.explaining(place.path), place.open_input() as source:
         try:
             yield source
+        except MemoryError as error:  # Arrow's is an ArrowException, too
+            raise MemoryError(str(error)) from None
         except (pa.ArrowException, ValueError, KeyError, OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # the storage's own failure; a damaged file's has no number
                 raise

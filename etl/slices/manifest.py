@@ -20,7 +20,7 @@ from etl.stages.marker import Generation
 from etl.stages.names import WORK_FOLDER
 from etl.stages.run import Run
 from etl.stages.stage import Stage, require
-from etl.storage.place import Place, with_checksum
+from etl.storage.place import Place, has_checksum, with_checksum
 
 TABLES = {
     "examples": schemas.EXAMPLES,
@@ -53,7 +53,7 @@ def read_slices(stage: Stage) -> Generation:
     Raises UsageError if there is none of this version, DataError if it is not as it was written.
     """
     found = stage.read_generation()
-    if found.marker != with_checksum(found.marker):
+    if not has_checksum(found.marker):
         raise DataError(
             f"{stage.marker} was edited or damaged: its checksum is not that of its content;"
             " put the original back, or run shard again with --overwrite"

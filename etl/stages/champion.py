@@ -11,7 +11,7 @@ from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.stages.lease import leased
 from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import replace_bytes
-from etl.storage.place import Place, json_bytes, with_checksum
+from etl.storage.place import Place, has_checksum, json_bytes, with_checksum
 
 CHAMPION = "champion"  # in place of a run's name: the run in use
 FORMAT = "ringslice.champion/1"
@@ -33,7 +33,7 @@ def read_champions(root: Place) -> list[Promoted]:
     if not place.exists():
         return []
     record = place.read_json()
-    if record.get("format") != FORMAT or with_checksum(record) != record:
+    if record.get("format") != FORMAT or not has_checksum(record):
         raise DataError(f"{place} is damaged, or of another version; put it back, or remove it to start again")
     return [record["champion"], *record["history"]]
 

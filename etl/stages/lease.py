@@ -215,8 +215,8 @@ def require_free(work: Place, what: str) -> None:
 
 def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
     highest = max(_numbers(work), default=0)
-    if not highest:
-        return 1
+    if not highest:  # beyond what a killed run left, so that it is deleted
+        return 1 + max((_number_of(info.base_name) for info in work.children()), default=0)
     place = _place(work, highest)
     try:
         found = place.read_json()

@@ -9,7 +9,7 @@ see `etl.stages.marker`. `etl.stages.run` has what writes.
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -218,7 +218,7 @@ class Stage:
             self.refuse_another(self.read_marker(), identity)
             return True
 
-        return self._begin(Mode.NEW, _plan(identity, listing), is_done, overwrite=overwrite)
+        return self._begin(Mode.NEW, self._plan_of(identity, listing), is_done, overwrite=overwrite)
 
     def renew(
         self,
@@ -253,13 +253,13 @@ class Stage:
                 raise EnvironmentFailure(f"another run has written {self.marker} meanwhile; run again")
             return False
 
-        return self._begin(Mode.RENEWAL, _plan(identity, listing, parent), is_done)
+        return self._begin(Mode.RENEWAL, self._plan_of(identity, listing, parent), is_done)
 
     def reopen(self, identity: dict[str, Any]) -> Run:
         """As `begin`, but for a run that is never done already: a marker, whatever its identity, and the files beside
         it stay for readers until `Run.commit` replaces the marker.
         """
-        run = self._begin(Mode.REWRITE, _plan(identity), lambda: False)
+        run = self._begin(Mode.REWRITE, self._plan_of(identity), lambda: False)
         assert run is not None
         return run
 
@@ -281,6 +281,11 @@ class Stage:
             raise
         return run
 
+    def _plan_of(
+        self, identity: dict[str, Any], listing: str | None = None, parent: str | None = None
+    ) -> dict[str, Any]:
+        return {"stage": self.name, "identity": identity, "listing": listing, "parent": parent}
+
     def _take_lease(self, mode: Mode) -> Run:
         lease = Lease.take(self.work, f"ringslice {self.name} on {self.folder}")
         return Run(self, lease, mode if self.marker.exists() else Mode.NEW)
@@ -297,16 +302,19 @@ class Stage:
                 run.abandon()
 
     def _refuse_foreign_files(self) -> None:
+        """A run publishes its plan before any file, and its marker before the plan goes."""
         has_files = any(info.base_name != WORK_FOLDER for info in self.folder.children())
-        if has_files and not self.work.children() and not self.marker.exists():  # a run may just have ended
+        if has_files and not (self._has_plan() or self.discard.exists() or self.marker.exists()):
             raise UsageError(
-                f"{self.folder} has files but neither {self.marker_name} nor a plan; choose another place, or move"
-                " them away"
+                f"{self.folder} has files but neither {self.marker_name} nor a plan of {self.name}; choose another"
+                " place, or move them away"
             )
 
-
-def _plan(identity: dict[str, Any], listing: str | None = None, parent: str | None = None) -> dict[str, Any]:
-    return {"identity": identity, "listing": listing, "parent": parent}
+    def _has_plan(self) -> bool:
+        """True if a run of this stage, and not of another, has begun and not finished."""
+        with suppress(FileNotFoundError):
+            return bool(self.plan.read_json().get("stage", self.name) == self.name)
+        return False
 
 
 def require(condition: bool, message: str) -> None:

@@ -18,7 +18,7 @@ from etl.errors import is_debug
 from etl.hadoop.site_config import UMASK, class_path, java_home, libhdfs_folder, site_configuration
 from etl.storage.hdfs import Connection, HdfsFilesystem
 from etl.storage.hdfs_errors import KINDS, HdfsFailure
-from etl.storage.hdfs_settings import HdfsSettings
+from etl.storage.hdfs_settings import HdfsSettings, split_authority
 
 _STRIPED = "Append on EC file"  # a NameNode's words for an erasure-coded file
 IN_CONTAINER = "CONTAINER_ID"  # set by YARN
@@ -82,7 +82,7 @@ class LibhdfsHdfs(HdfsFilesystem):
 
     def _open_jvm(self) -> fs.HadoopFileSystem:
         start_environment(self.settings.heap_bytes)
-        host, _, port = self.authority.partition(":")
+        host, port = split_authority(self.authority)
         site = site_configuration()
         replication = self.settings.replication or int(site.get("dfs.replication", DEFAULT_REPLICATION))
         retries = {name: value for name, value in _RETRIES.items() if name not in site}

@@ -210,6 +210,14 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
+def has_checksum(marker: Mapping[str, Any]) -> bool:
+    """True if a marker that was read is one that `with_checksum` made, which has no number or text that JSON lacks."""
+    try:
+        return with_checksum(marker) == marker
+    except ValueError:
+        return False
+
+
 def json_bytes(value: object) -> bytes:
     """``value`` as the JSON text that markers are written in: the same value, the same bytes.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etl.errors import DataError, RingsliceError
+from etl.errors import DataError, EnvironmentFailure, RingsliceError
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import parse
 from etl.formats.records import read_records
@@ -218,6 +218,8 @@ def _images_fault(place: Place, images: pa.Table) -> str | None:
         for _, content in contents:
             if not isinstance(content, bytes):
                 deque(content, maxlen=0)  # its SHA-256 is known behind its last piece
+    except (EnvironmentFailure, MemoryError):
+        raise
     except (RingsliceError, pa.ArrowException, ValueError, IndexError, OSError) as error:
         return f"{place} does not match its list: {str(error).splitlines()[0]}"
     return None

@@ -2,7 +2,7 @@
 
 For each line of work a task publishes a `LineResult`, and tables of what it found (`FOUND`, `GOOD`), with a row group
 for each *bucket*: of keys by a hash, of contents (SHA-256 of the source image) by their first digits, so that buckets
-in order are sorted. The driver reads bucket after bucket, so that its memory does not grow with the number of examples.
+in order are sorted. The driver reads one after the other: the join takes as much memory for any number of examples.
 """
 
 import zlib

@@ -154,14 +154,18 @@ class Repair:
             self.left = dict.fromkeys(left, str(error)) | self.left
 
     def _repair_slice(self, name: str, rows: pa.Table, staging: Place) -> None:
-        try:
-            self._write_again(name, rows, staging)
-        except _DamagedPartError as error:
-            self._repair_part(error.part, [(What.PART, error.part)])
-            if (What.PART, error.part) in self.left:
-                self.left[What.SLICE, name] = f"{error.part} is damaged too: {error}"
-            else:
+        """Write a slice once more, after each damaged part that it needs; if one stays so, the slice is left."""
+        while True:
+            try:
                 self._write_again(name, rows, staging)
+                return
+            except _DamagedPartError as error:
+                part, before = (What.PART, error.part), len(self.repaired)
+                if part not in self.repaired:
+                    self._repair_part(error.part, [part])
+                if len(self.repaired) == before:
+                    self.left[What.SLICE, name] = f"{error.part} is damaged too: {error}"
+                    return
 
     def _write_again(self, name: str, rows: pa.Table, staging: Place) -> None:
         split, entry = self.target.find_slice(name)
@@ -264,16 +268,23 @@ def _locate(target: Target, tables: Iterable[_NamedTable]) -> Iterator[tuple[str
     assert target.dataset is not None
     named = list(tables)
     keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"]
-    removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
+    removed, found, read = Removed.read(target.root, target.dataset.marker), list[pa.Table](), list[pa.Table]()
     for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, _WANTED)
-        rows = rows.filter(pc.is_in(rows["key"], value_set=keys))
-        found.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
-    rows = pa.concat_tables(found).combine_chunks()
+        read.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
+        if sum(table.num_rows for table in read) > len(keys):  # all keys are hashed for each search
+            found.append(_with_keys(read, keys))
+            read = []
+    rows = pa.concat_tables([*found, _with_keys(read, keys)] if read else found).combine_chunks()
     rows = rows.take(pc.index_in(keys, value_set=rows["key"]))
     for name, table in named:
         yield name, table, rows.slice(0, table.num_rows)
         rows = rows.slice(table.num_rows)
+
+
+def _with_keys(tables: Sequence[pa.Table], keys: pa.ChunkedArray) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    return rows.filter(pc.is_in(rows["key"], value_set=keys))
 
 
 def _read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]:

@@ -16,7 +16,7 @@ from etl.slices.history import ParentSlices, finished_slices, removed_keys
 from etl.slices.manifest import image_of, located_slices, read_slices, slices_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
-from etl.stages.marker import TABLES_FOLDER, Generation
+from etl.stages.marker import FINGERPRINT, TABLES_FOLDER, Generation
 from etl.stages.names import GENERATIONS_FOLDER
 from etl.stages.stage import Stage, require
 from etl.storage.place import Place
@@ -68,6 +68,15 @@ class Target:
         raw = _find_generation(raw_stage(root), dataset.marker["input"], RAW_DATASET, damaged) if dataset else None
         parent = _find_parent(root, manifest["config"]["splits_from"])
         return cls(root, slices, found.fingerprint, manifest, dataset, raw, parent, tuple(damaged))
+
+    def require_unchanged(self) -> None:
+        """Raise EnvironmentFailure if something that is compared with the slices was removed or replaced meanwhile."""
+        self.slices.require_generation(self.fingerprint)
+        for stage, used in ((normalized_stage(self.root), self.dataset), (raw_stage(self.root), self.raw)):
+            if used is not None:
+                stage.require_generation(used.fingerprint)
+        if self.parent is not None:
+            self.parent.stage.require_generation(self.parent.fingerprint)
 
     @property
     def slice_names(self) -> list[str]:
@@ -211,6 +220,8 @@ def _earlier_markers(stage: Stage) -> Iterator[Line]:
     for below in (GENERATIONS_FOLDER, TABLES_FOLDER):
         for info in (stage.folder / below).children():
             name, sha256 = f"{stage.folder.name}/{below}/{info.base_name}", info.base_name.partition(".")[0]
+            if not (info.is_file and FINGERPRINT.fullmatch(sha256)):  # of a person
+                continue
             uri = (stage.folder / below / info.base_name).uri
             yield {"what": What.MANIFEST, "name": name, "uri": uri, "sha256": sha256, "bytes": info.size}
 

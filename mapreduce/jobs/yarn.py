@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from etl.hadoop.site_config import hadoop_command, hadoop_user, java_home, strea
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
 from etl.stages.stage import Stage
-from etl.storage.atomic import publishing
+from etl.storage.atomic import TakenError, publishing
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.jobs.local import TASK_VARIABLES
@@ -171,15 +172,16 @@ class YarnJob:
         # messages below a warning contain whole command lines, with the values of -D and --cmdenv
         logging.getLogger("mrjob").setLevel(logging.WARNING if is_debug() else logging.ERROR)
         with job.make_runner() as runner:
-            runner.follow = self.follow
+            runner.follow, self._answered = self.follow, time.monotonic()
             try:
                 runner.run()
                 self.counters = runner.counters()[0]
             except StepFailedException:  # raised by the client, which may have lost a job that runs or has succeeded
                 self._follow_to_the_end(runner.output)
             except BaseException:
-                for each in self.manager.tagged(self.tag):
-                    self.end(each.id)
+                with suppress(EnvironmentFailure):
+                    for each in self.manager.tagged(self.tag):
+                        self.end(each.id)
                 raise
 
     def follow(self) -> bool:
@@ -190,6 +192,7 @@ class YarnJob:
         try:
             if self.application is None:
                 self.application = next(iter(self.manager.tagged(self.tag)), None)
+                self._answered = time.monotonic()
                 return False
             self.application = self.manager.application(self.application.id)
             self._answered = time.monotonic()
@@ -221,10 +224,12 @@ class YarnJob:
             log(self.stage.name, f"{attempt.id} on {attempt.node} failed: {line}")
 
     def end(self, application: str) -> None:
-        """Kill an application on the cluster, and wait until it has ended."""
+        """Kill an application on the cluster, and wait until it has ended. Raises EnvironmentFailure if it does not."""
         self.manager.kill(application)
         deadline = time.monotonic() + RESOURCE_MANAGER_TIMEOUT_S
-        while not self.manager.application(application).ended and time.monotonic() < deadline:
+        while not self.manager.application(application).ended:
+            if time.monotonic() > deadline:
+                raise EnvironmentFailure(f"{application} was killed {RESOURCE_MANAGER_TIMEOUT_S} s ago, and runs still")
             time.sleep(0.2)
 
     def raise_failure(self, diagnostics: str) -> NoReturn:
@@ -274,7 +279,8 @@ def upload_python(stage: Stage) -> str:
     if not final.exists():
         size = f"{archive.stat().st_size >> 20} MiB"
         log(stage.name, f"sending the tasks' Python to {final}, once for this version ({size})")
-        with publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
+        # another host may do the same now: its archive has the same files, but not the same bytes
+        with suppress(TakenError), publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
             while data := source.read(READ_BUFFER_BYTES):
                 output.write(data)
     return final.uri

@@ -187,7 +187,7 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(name: str, whole: Path, 
 
 
 def test_a_damaged_part_that_was_not_looked_for_is_repaired_for_a_slice(whole: Path, root: Path) -> None:
-    several(spoil(PART), remove(SLICE_FILE))(root)
+    several(spoil(PART, "normalized/parts/pack-00000.tfrecord"), remove(SLICE_FILE))(root)
     assert verify(root)[0] == {SLICE}
     assert verify(root, "--repair") == (set(), "")
     shutil.rmtree(root / "verified")

@@ -119,7 +119,10 @@ def test_slices_are_named_by_name_folder_or_manifest(root: Place, tmp_path: Path
     assert lineage_of(None, None) is None
     with pytest.raises(UsageError, match="no slices there"):
         find_parent(root, str(tmp_path / "nothing"), own)
-    (tmp_path / "slices/a/manifest.json").write_bytes(json_bytes({"format": SLICES_FORMAT, "checksum": ""}))
+    for edit in ('"x": 0', '"x": NaN', '"x": 1e999', r'"x": "\ud800"'):
+        (tmp_path / "slices/a/manifest.json").write_text(f'{{"format": "{SLICES_FORMAT}", "checksum": "", {edit}}}')
+        with pytest.raises(DataError, match="was edited or damaged"):
+            find_parent(root, "a", own)
     with pytest.raises(DataError, match="was edited or damaged"):
         newest(root)
 

@@ -121,6 +121,14 @@ def test_the_second_run_is_refused_and_the_first_is_named(root: Place, work: Pla
     assert names_below(work) == ["claims"]
 
 
+def test_what_a_run_left_that_was_killed_at_its_end_goes_with_the_next(work: Place) -> None:
+    (work / "driver-000005-ab").make_folder()
+    held = take(work)
+    assert held.number == 6
+    held.delete_work()
+    assert not work.exists()
+
+
 @pytest.mark.witness
 def test_the_dead_are_succeeded_without_waiting(root: Place, work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A zombie is dead too, although /proc still has its number and start time."""

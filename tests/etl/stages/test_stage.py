@@ -150,13 +150,16 @@ def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool,
 
 
 def test_files_that_no_stage_wrote_are_not_touched(stage: Stage, tmp_path: Path) -> None:
-    for name in ("thesis", "_work"):
+    for name in ("thesis", "_work", "_work/driver-000001-ab"):
         (tmp_path / "stage" / name).mkdir(parents=True)
         before = sorted(tmp_path.rglob("*"))
         for overwrite in (False, True):
             with pytest.raises(UsageError, match=r"has files but neither dataset\.json nor a plan"):
                 stage.begin(OLD, overwrite=overwrite)
         assert sorted(tmp_path.rglob("*")) == before
+    Path(stage.plan.path).write_text('{"stage": "another"}')
+    with pytest.raises(UsageError, match="has files but"):
+        stage.reopen(OLD)
 
 
 LATER: dict[str, Any] = {"config": {"size": 1}, "input": "y"}
