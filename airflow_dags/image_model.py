@@ -16,11 +16,11 @@ sys.path.append(str(Path(__file__).resolve().parent))
 import ringslice_airflow as ringslice
 from ringslice_airflow import RingsliceOperator, number, option, text
 
-OPTION = {"pattern": f"^(?!(data|name|run|resume|json)$)[a-z][a-z-]{{0,49}}{ringslice.END}"}
+OPTION = {"pattern": f"^(?!(data|name|run|resume|json|help)$)[a-z][a-z-]{{0,49}}{ringslice.END}"}
 VALUE = {"type": ["string", "number", "boolean"], "pattern": ringslice.LINE, "maxLength": ringslice.MAX_TEXT}
 CANDIDATE = {"type": "object", "propertyNames": OPTION, "additionalProperties": VALUE, "maxProperties": 50}
 
-PROMOTION, MORE = {"section": "Promotion"}, {"section": "More"}
+PROMOTION, MORE = {"section": "Promotion", "maximum": 1}, {"section": "More"}
 PARAMS = {
     "root": text(f"{ringslice.DATA}/nightly", "Where the dataset is. A run that an event started takes the event's."),
     "candidates": Param(
@@ -49,7 +49,7 @@ def plan_runs(params: Mapping[str, Any], extra: Mapping[str, Any], name: str) ->
     shared = {"data": f"--data={root}", "name": f"--name={slices}" if slices else ""}
     run = params["run"] or name
     runs = [run] if len(candidates) == 1 else [f"{run}-{number}" for number in range(1, len(candidates) + 1)]
-    words = [f"--ranks={params['ranks']}", *shared.values()]
+    words = [f"--ranks={int(params['ranks'])}", *shared.values()]
     return [
         {**shared, "train": [*words, f"--run={run}", "--resume", *(word(*each) for each in own.items())]}
         for run, own in zip(runs, candidates, strict=True)
@@ -74,13 +74,12 @@ with DAG(
         events = sorted(found, key=lambda event: event.timestamp)
         return plan_runs(context["params"], events[-1].extra if events else {}, ringslice.run_name(context["dag_run"]))
 
-    planned = plan()
     train = RingsliceOperator.partial(
         task_id="train",
         max_active_tis_per_dagrun=1,
         map_index_template="{{ (task.options[3:] | join(' '))[:250] }}",  # Airflow's database takes no more
         doc_md="Trains one candidate; tried again, it resumes from the last checkpoint.",
-    ).expand(options=planned.map(lambda each: each["train"]))
+    ).expand(options=plan().map(lambda each: each["train"]))
     promote = RingsliceOperator(
         task_id="promote",
         options=[option("ranks"), *PLANNED, option("min-accuracy"), option("max-class-drop")],

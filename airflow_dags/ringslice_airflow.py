@@ -21,7 +21,7 @@ from typing import IO, Any
 from airflow.sdk import Asset, BaseOperator, Context, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-HOME = Path(os.environ.get("RINGSLICE_HOME") or Path(__file__).resolve().parent.parent)
+HOME = Path(os.environ.get("RINGSLICE_HOME") or Path(__file__).resolve().parent.parent).absolute()
 DATA = os.environ.get("RINGSLICE_DATA") or f"{HOME}/data"
 STOP_TIMEOUT_S = 50  # for a command whose task timed out; then it is killed
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -66,7 +66,8 @@ def number(default: float | None, help_text: str, kind: Any = "integer", minimum
 def option(name: str, empty: str = "") -> str:
     """Template of the option ``--NAME=VALUE`` of the param of this name; of the word ``empty`` if it is empty."""
     value = f"params.{name.replace('-', '_')}"
-    return f"{{{{ '{empty}' if {value} in (none, '') else '--{name}=' ~ {value} }}}}"
+    text = f"'%.15g' % {value} if {value} is float else {value}"  # 2.0 is an integer of JSON
+    return f"{{{{ '{empty}' if {value} in (none, '') else '--{name}=' ~ ({text}) }}}}"
 
 
 def dated(template: str, dag_run: Any, timezone: tzinfo) -> str:
@@ -118,8 +119,8 @@ class RingsliceOperator(BaseOperator):
                 failure = {1: DataError, 2: UsageError}.get(status, EnvironmentFailure)
                 raise failure(f"{self.task_id} ended with status {status}: {error or 'no error line; see its log'}")
             output.seek(0)
-            *_, last = ["null", *output.read().splitlines()]
-        return json.loads(last)
+            last = output.read().rstrip("\n").rpartition("\n")[2]
+        return json.loads(last or "null")
 
     def on_kill(self) -> None:
         """End the command in order; `execute`, which this interrupts, waits for it."""

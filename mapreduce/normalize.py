@@ -289,7 +289,7 @@ def _commit(
     counts = count_live_images(parts, len(raw["classes"]))
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts["rejects_by_reason"].items())
     require(
-        counts["rejects"] <= max_rejects * counts["input"],
+        counts["rejects"] / max(1, counts["input"]) <= max_rejects,
         f"{counts['rejects']} of {counts['input']} images are unusable ({reasons}), more than --max-rejects"
         f" {max_rejects:g}; look at {rejects}, or allow more",
     )

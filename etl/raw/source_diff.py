@@ -127,7 +127,7 @@ class Comparison:
 
     def require_most_known(self, max_removed: float, place: Place) -> None:
         """Raise UsageError if so many images are missing or changed that this may be another source."""
-        if self.missing + self.changed > max_removed * self.known:
+        if (self.missing + self.changed) / max(1, self.known) > max_removed:
             raise UsageError(
                 f"of {self.known} images in {place} {self.missing} are missing in this source and {self.changed} have"
                 f" changed, more than --max-removed {max_removed:g}; is this another source? Give --max-removed 1 if it"

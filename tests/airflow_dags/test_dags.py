@@ -111,7 +111,7 @@ if "FAKE_BUSY" in os.environ and len(open("started.txt").readlines()) == 1:
 summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
 summary |= {{"smallest_class": {{"b": 3}}, "duplicates": {{"across_splits": 0}}, "examples": 9, "splits": {{}}}}
 summary |= {{"place": "/root/runs/" + word[len("--run="):] for word in sys.argv if word.startswith("--run=")}}
-print(json.dumps(summary), flush=True)
+print(json.dumps(summary, ensure_ascii=False), flush=True)
 sys.exit(1 if "--model=diverges" in sys.argv else int(os.environ.get("FAKE_STATUS", "0")))
 """
 
@@ -136,7 +136,7 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} * é漢🙂"
     config = "&& touch pwned.toml {% raw %}"
     params: dict[str, Any] = {
-        **{"source": "{date}; touch pwned {time}", "root": root, "config": config, "size": None, "keep": 3},
+        **{"source": "{date}; touch pwned {time}", "root": root, "config": config, "size": None, "keep": 3.0},
         **{"name": "n -m {date} $HOME", "slices": 7, "overwrite": True, "runner": "hadoop"},
         **{"max_rejects": None, "max_imbalance": 3},
     }
@@ -162,10 +162,11 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     ]
     candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
     candidates = [candidate | {"drop-last": True, "check": False}, {"model": "diverges"}, {"model": "cnn"}]
-    params = {"root": root, "name": "n $HOME", "run": "|| touch pwned", "candidates": candidates, "min_accuracy": 0.5}
+    run = "|| touch\u2028pwned"
+    params = {"root": root, "name": "n $HOME", "run": run, "candidates": candidates, "min_accuracy": 0.5}
     done = airflow.dags_test("image_model", params, home)
     assert [done.states[f"train {number}"] for number in range(3)] == ["success", "failed", "success"], done.log
-    slices, run = [f"--data={root}", "--name=n $HOME"], "|| touch pwned"
+    slices = [f"--data={root}", "--name=n $HOME"]
     *trained, promoted, exported = commands_of(fake_home)[7:]
     words = ["train", "--json", "--ranks=2", *slices, f"--run={run}-1", "--resume"]
     words += [f"--{name}={value}" for name, value in candidate.items()]

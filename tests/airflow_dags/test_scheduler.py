@@ -83,9 +83,15 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     },
     "image_model": {
         "run": ["-m", "a/b"],
+        "min_accuracy": [95],
         "candidates": [
             *([], "mlp", [{}] * 101, [{"data": "/"}], [{"run": "x"}], [{"m x": 1}], [{"model": "a\n"}]),
-            *([{"model": LONG}], [{LONG: 1}], [{"x" * number: 1 for number in range(1, 51)} | {"y": 1}]),
+            *(
+                [{"help": True}],
+                [{"model": LONG}],
+                [{LONG: 1}],
+                [{"x" * number: 1 for number in range(1, 51)} | {"y": 1}],
+            ),
         ],
     },
 }

@@ -95,12 +95,13 @@ class ParameterServerTrainer(TrainedModel):
         decoder = Decoder(manifest, settings.picture_size(manifest), augmentation)
         pure = PureModel(self.model, recipe.seed)
         compute = compute_part(pure, decoder, settings)
-        part = compute if self._is_synchronous else update_part(compute, self.optimizer, pure.statistics)
+        part = compute if self._is_synchronous else update_part(compute, self.optimizer, pure.statistics, workers)
         self._part = tf.function(
             lambda *columns: self._strategy.run(part, args=columns), autograph=False, input_signature=SIGNATURE
         )
         self._apply = compile_apply(self._strategy, self.optimizer, pure.statistics)
         self._pending: deque[_Scheduled] = deque()
+        self._updates = 0
         self._input_s, self._over = 0.0, time.perf_counter()
 
     @property
@@ -121,11 +122,14 @@ class ParameterServerTrainer(TrainedModel):
     def train_step(self, batch: list[Part], step: int, learning_rate: float) -> list[StepResult]:
         """Schedule a step. Asynchronously wait for the last but one, so that two are in flight; else for this one."""
         results = self._collect(1)
+        if not self._pending:
+            self._updates = int(self.optimizer.iterations.numpy())
         self.optimizer.learning_rate = learning_rate / (1 if self._is_synchronous else self._parts)
         begun = time.perf_counter()
         draws = (tf.constant(step * self._parts + number, tf.int64) for number in range(len(batch)))
         parts = [(*part, draw) for part, draw in zip(batch, draws, strict=True)]
         futures = [self._coordinator.schedule(self._part, args=each) for each in parts]
+        self._updates += len(parts)
         self._pending.append(_Scheduled(step + 1, learning_rate, self._input_s, begun, parts, futures))
         return self._collect(0) if self._is_synchronous else results
 
@@ -133,7 +137,7 @@ class ParameterServerTrainer(TrainedModel):
         """Wait for all steps in flight; their results."""
         results = self._collect(0)
         if results and not self._is_synchronous:
-            self.optimizer.iterations.assign(results[-1].measured.step)  # workers that add to it at once lose counts
+            self.optimizer.iterations.assign(self._updates)  # workers that add to it at once lose counts
         return results
 
     def _fetch(self, part: Part, future: Any) -> Sequence[Any]:
@@ -144,6 +148,8 @@ class ParameterServerTrainer(TrainedModel):
                 return values
             except tf.errors.OpError as error:
                 if not is_worker_lost(error):
+                    if isinstance(error, tf.errors.CancelledError):  # by TensorFlow, after the error of another part
+                        self._coordinator.join()
                     raise
                 future = self._coordinator.schedule(self._part, args=part)
 
@@ -245,16 +251,21 @@ def compile_apply(strategy: Any, optimizer: Any, statistics: Sequence[Any]) -> C
 
 
 def update_part(
-    compute: Callable[..., list[tf.Tensor]], optimizer: Any, statistics: Sequence[Any]
+    compute: Callable[..., list[tf.Tensor]], optimizer: Any, statistics: Sequence[Any], workers: int
 ) -> Callable[..., list[tf.Tensor]]:
-    """A function that applies what ``compute`` gives at once; it gives the part's sums and keys."""
+    """A function that applies what ``compute`` gives at once; it gives the part's sums and keys.
+
+    Of the change of batch norm's statistics it adds each worker's share: they were read before others changed them, and
+    the full change of each of many workers would lead beyond what it leads to.
+    """
 
     def of_part(*columns: tf.Tensor) -> list[tf.Tensor]:
         *totals, sums, keys = compute(*columns)
         end = len(totals) - len(statistics)
         *gradients, own = totals[:end]
-        optimizer.apply(gradients)  # a part that is not full weighs less
-        add_changes(statistics, totals[end:], own)
+        with tf.control_dependencies(gradients):  # else what is read is as old as the part: a server reads at once
+            optimizer.apply(gradients)
+        add_changes(statistics, totals[end:], own * workers)
         return [sums, keys]
 
     return of_part

@@ -26,6 +26,7 @@ from etl.storage.place import open_place
 from train.config.augmentation import Augmentation
 from train.config.recipe import AUGMENTATIONS
 from train.reader.config import ReaderOptions
+from train.reader.intervals import Steps
 from train.reader.order import epoch_seed
 from train.reader.reader import SplitReader
 from train.reader.state import ReaderState
@@ -136,6 +137,11 @@ class SliceDataset(IterableDataset[Batch]):
         """The epoch that is read next, or is being read; they count from 1."""
         return self._state.epoch
 
+    @property
+    def epoch_batches(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return Steps(self._reader.total, self.shares, self.batch, self.drop_last).number * self._loaders
+
     def __len__(self) -> int:
         """Batches of this rank that are left of the epoch."""
         return (self._state.steps.number - self._state.taken) * self._loaders
@@ -150,7 +156,7 @@ class SliceDataset(IterableDataset[Batch]):
         feed = PixelFeed(Decoder(self.manifest, size, Augmentation.of(self.augment)), cores=1)
         share = self.rank * workers + worker
         records = reader.batches(order, state.steps, share, state.left, state.taken)
-        for batch in feed.epoch(records, epoch_seed(self.seed, state.epoch)):
+        for batch in feed.epoch(records, epoch_seed(state.seed, state.epoch)):
             real = batch.weights > 0
             columns = batch.pixels[real].permute(0, 3, 1, 2), batch.labels[real]
             yield (*columns, batch.real_keys) if self.has_keys else columns
@@ -165,6 +171,8 @@ class SliceDataset(IterableDataset[Batch]):
         Raises UsageError if the state is of other slices, DataError if it is damaged.
         """
         self._go_on(ReaderState.from_json(state, self.found.fingerprint, self._reader.total))
+        if not len(self):
+            self.begin_epoch(self.epoch + 1)
 
 
 class SliceLoader(DataLoader[Batch]):
@@ -181,9 +189,19 @@ class SliceLoader(DataLoader[Batch]):
         super().__init__(dataset, batch_size=None, num_workers=dataset.workers, **options)
         self._slices, self._taken = dataset, 0
 
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch, also if some are taken already: Lightning counts those itself."""
+        return self._slices.epoch_batches
+
     def __iter__(self) -> Iterator[Batch]:
+        """The rest of an epoch that was loaded; else the epoch after the last pass, though that was left early."""
+        if self._taken:  # also Lightning leaves it: after so many batches, without asking whether there are more
+            self._slices.begin_epoch(self._slices.epoch + 1)
         self._taken = 0
-        for batch in super().__iter__():
+        return self._counted(super().__iter__())
+
+    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
             self._taken += 1
             yield batch
         self._slices.begin_epoch(self._slices.epoch + 1)

@@ -2,8 +2,8 @@
 train two epochs by Lightning's Trainer.
 
 A phase is JSON: ranks, workers of each, and how many batches each rank takes (null: all). Prints the keys that all have
-read, the number of batches of each phase, the epoch that the loader would read next, and how many examples each of
-Lightning's epochs had.
+read, the number of batches of each phase, the epoch that the loader would read next, and the keys of each of
+Lightning's epochs.
 """
 
 import contextlib
@@ -41,11 +41,11 @@ class Classifier(lightning.LightningModule):
     def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-        self.mean, self.std, self.examples = mean, std, [0, 0]
+        self.mean, self.std, self.keys = mean, std, [list[str](), list[str]()]
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
-        pixels, labels = batch
-        self.examples[self.current_epoch] += len(labels)
+        pixels, labels, keys = batch
+        self.keys[self.current_epoch] += [key.decode() for key in keys]
         logits = self.net((pixels.float() - self.mean) / self.std)
         return nn.functional.cross_entropy(logits, labels)
 
@@ -53,13 +53,13 @@ class Classifier(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def train_by_lightning() -> list[int]:
-    """The number of examples of each epoch."""
-    dataset = SliceDataset(sys.argv[1], batch=64, workers=2)
+def train_by_lightning() -> list[list[str]]:
+    """The keys of each epoch."""
+    dataset = SliceDataset(sys.argv[1], batch=64, workers=2, has_keys=True)
     model = Classifier(*dataset.statistics)
     shown = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
     lightning.Trainer(accelerator="cpu", max_epochs=2, **dict.fromkeys(shown, False)).fit(model, SliceLoader(dataset))
-    return model.examples
+    return model.keys
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
             loader = SliceLoader(dataset)
             if state is not None:
                 loader.load_state_dict(json.loads(json.dumps(state, allow_nan=False)))
-            left = len(loader)
+            left = len(dataset)
             taken = list(itertools.islice(loader, batches))
             assert batches is not None or len(taken) == left
             assert all(pixels.shape == (len(labels), 1, 28, 28) for pixels, labels, _ in taken)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from unittest.mock import Mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +23,7 @@ from train.strategies import parameter_server
 from train.strategies.mirrored import divided, run_mirrored
 from train.strategies.multi_worker import run_workers
 from train.strategies.parameter_server import FACTS, await_end, publish_versions
-from train.strategies.parameter_server_trainer import divide
+from train.strategies.parameter_server_trainer import divide, update_part
 
 BATCH, COPIES = 64, 16
 
@@ -60,6 +61,16 @@ def test_workers_have_nearly_as_many_examples_as_each_other(accumulate: int, ski
     if not skipped:
         second = np.concatenate([each[1] for each in parts[accumulate : 2 * accumulate]])
         assert second.tolist() == list(range(1, 718, COPIES))
+
+
+def test_each_of_the_workers_adds_its_share_of_a_change_of_batch_norm() -> None:
+    """All of them have read the same value; the full change of each would lead beyond what it leads to."""
+    statistic, own = keras.Variable(1.0), tf.constant(0.5)
+    computed = [own, -0.8 * own, tf.zeros(3), tf.constant([b"key"])]  # no gradients
+    part = update_part(lambda: computed, Mock(), [statistic], workers=4)
+    for _ in range(4):
+        part()
+    assert float(statistic.numpy()) == pytest.approx(0.2)
 
 
 def test_a_step_without_examples_has_one_part() -> None:
