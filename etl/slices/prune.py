@@ -302,7 +302,8 @@ class _Pruner:
             with ExitStack() as stack:
                 runs = [None if self.dry_run else stack.enter_context(stage.lease()) for stage in stages]
                 if not self.dry_run and (reason := stays()):
-                    raise BusyError(reason)
+                    log("prune", f"{stages[-1].folder} stays as it is: {reason}")
+                    return None
                 for stage, run in zip(reversed(stages), reversed(runs), strict=True):
                     places = find(stage) if find else _all_files(stage)
                     freed += self._count_freed(size for place in places for size in _sizes(place))

@@ -188,6 +188,7 @@ def test_what_is_made_or_named_meanwhile_stays(
     assert list(run(root, keep=1)["removed_slices"]) == ["night-0", "night-2"]
     assert f"night-1 stays as it is: named by {root}/runs/run-0001" in capsys.readouterr().err
     assert slices_of(root) == ["night-1", "night-3", "night-4"]
+    assert not list(root.glob("slices/*/_work"))
 
 
 def test_an_unfinished_renewal_is_left_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
