@@ -66,8 +66,8 @@ def number(default: float | None, help_text: str, kind: Any = "integer", minimum
 def option(name: str, empty: str = "") -> str:
     """Template of the option ``--NAME=VALUE`` of the param of this name; of the word ``empty`` if it is empty."""
     value = f"params.{name.replace('-', '_')}"
-    text = f"'%.15g' % {value} if {value} is float else {value}"  # 2.0 is an integer of JSON
-    return f"{{{{ '{empty}' if {value} in (none, '') else '--{name}=' ~ ({text}) }}}}"
+    shown = f"'%.15g' % {value} if {value} is float else {value}"  # 2.0 is an integer of JSON
+    return f"{{{{ '{empty}' if {value} in (none, '') else '--{name}=' ~ ({shown}) }}}}"
 
 
 def dated(template: str, dag_run: Any, timezone: tzinfo) -> str:

@@ -169,8 +169,14 @@ def inspect_slice(uri: str, index: int | None, key: str | None, save: tuple[str 
 
 
 def inspect_file(file: RecordFile) -> Facts:
-    """A slice or part by the marker and its rows: file, sizes, examples by class, and the first examples."""
+    """A slice or part by the marker and its rows: file, sizes, examples by class, and the first examples.
+
+    Raises DataError if its rows have a label without a class.
+    """
     counts = Counter(file.rows(["label"])["label"].to_pylist())
+    if unknown := [label for label in counts if not 0 <= label < len(file.classes)]:
+        classes = f"there are {len(file.classes)} classes"
+        raise DataError(f"{file.rows_file} has the label {unknown[0]}, and {classes}; {file.remedy}")
     first = file.rows(["key", "label", "offset", "size"], 0, min(FIRST_EXAMPLES, file.records)).to_pylist()
     return {
         file.kind: file.name,

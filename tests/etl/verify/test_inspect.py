@@ -132,6 +132,15 @@ def test_damage_is_reported_with_a_remedy(damage: Callable[[Path], None], line: 
     assert any(remedy in str(raised.value) for remedy in remedies)
 
 
+def test_a_label_without_a_class_is_named(root: Path) -> None:
+    path = root / "slices/default/examples.parquet"
+    rows = pq.read_table(path)
+    field = rows.schema.get_field_index("label")
+    pq.write_table(rows.set_column(field, rows.schema.field(field), pa.array([2] * len(rows), pa.int32())), path)
+    with pytest.raises(DataError, match=r"examples\.parquet has the label 2, and there are 2 classes; "):
+        inspect_file(open_record_file(str(root / SLICE)))
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
