@@ -152,6 +152,15 @@ def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:
             (folder / info.base_name).delete()
 
 
+def lines_until(position: Position, lines: Iterable[Line]) -> list[Line]:
+    """Those of ``lines`` that a run which goes on from ``position`` does not make again. Pure."""
+    return [
+        line
+        for line in lines
+        if line["step"] <= position.step and (line["kind"] != "epoch" or line["epoch"] < position.epoch)
+    ]
+
+
 def epoch_line(position: Position) -> Line:
     """The line of the epoch before ``position``, at whose end it is."""
     metrics = {name: _finite(value) for name, value in position.history[-1].items()}

@@ -22,6 +22,7 @@ from train.runs.metrics import (
     SUMS,
     Line,
     epoch_line,
+    lines_until,
     ranks_line,
     skipped,
     step_lines,
@@ -88,8 +89,8 @@ class MetricsLog:
         self.recent: deque[StepOfRank] = deque(maxlen=RECENT_STEPS)
 
     def begin(self, position: Position, lines: Iterable[Line] = ()) -> None:
-        """Go on from ``position`` with these ``lines``: what was written of later steps is taken back."""
-        self.lines += lines
+        """Go on from ``position`` with these ``lines``: what was written, or is there, of later steps is taken back."""
+        self.lines += lines_until(position, lines)
         self._collective.run_on_root(lambda: self._roll_back(position.step))
         self._audit.begin(position.step)
         self._next_report = position.step + 1

@@ -18,9 +18,10 @@ from tests.lib.ranks.running import bytes_per_step, metric_lines
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import TrainedRun
 from train.parallel.trainer import StepOfRank
+from train.reader.state import ReaderState
 from train.runs import metrics_log
 from train.runs.hooks import Hooks, Running
-from train.runs.metrics import PARTS, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import PARTS, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.results import describe_steps
@@ -28,6 +29,14 @@ from train.runs.tensorboard_events import scalars, windows
 
 ROUNDED = 2e-6
 Line = dict[str, Any]
+
+
+def test_lines_of_what_is_done_again_are_left_out() -> None:
+    """A ring ended at step 9, in the evaluation after epoch 2, whose commit was before; step 10 was reported, too."""
+    lines = [{"kind": "step", "step": step, "epoch": 1 + step // 7} for step in (6, 9, 10)]
+    lines += [{"kind": "epoch", "step": 6, "epoch": 1}, {"kind": "epoch", "step": 9, "epoch": 2}]
+    position = Position(9, ReaderState("these", "train", 0, 2, 16, ((0, 100),), 1, 1, 10))
+    assert lines_until(position, lines) == [lines[0], lines[1], lines[3]]
 
 
 def measured(step: int, examples: float = 8.0, **seconds: float) -> StepOfRank:
