@@ -148,7 +148,7 @@ def _plan_retry(root: Place, stage: Stage, values: Mapping[str, Any]) -> tuple[G
         raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
     config = NormalizeConfig.resolve(values, raw.marker["pixels"])
     _require_looser_limits(parent.marker["config"], config)
-    planned = stage.plan.read_json() if stage.plan.exists() else None
+    planned = stage.read_plan()
     if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
         raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
     return parent, config

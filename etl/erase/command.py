@@ -167,8 +167,8 @@ def _clear_unfinished_slices(root: Place) -> int:
         with stage.lease() as run:
             if stage.marker.exists():  # it was finished meanwhile
                 continue
-            planned = stage.plan.read_json()["identity"]["input"] if stage.plan.exists() else ""
-            if normalized.find_generation(planned) is None:
+            plan = stage.read_plan()
+            if plan is None or normalized.find_generation(plan["identity"]["input"]) is None:
                 run.discard_unfinished()
                 stage.folder.delete()
                 cleared += 1

@@ -68,9 +68,12 @@ def parse(data: bytes) -> ImageExample:
         feature = message.features.feature
         texts = {field: feature[name].bytes_list.value[0].decode() for field, name in _TEXTS.items()}
         numbers = {field: feature[name].int64_list.value[0] for field, name in _NUMBERS.items()}
-        return ImageExample(encoded=feature[ENCODED].bytes_list.value[0], **texts, **numbers)
+        found = ImageExample(encoded=feature[ENCODED].bytes_list.value[0], **texts, **numbers)
     except (DecodeError, IndexError, UnicodeDecodeError) as error:
         raise DataError(f"not an example of an image: {error}") from None
+    if not all(-(1 << 31) <= number < 1 << 31 for number in numbers.values()):  # as tables have them
+        raise DataError(f"not an example of an image: a number of {numbers} is not an int32")
+    return found
 
 
 def picture_of(example: ImageExample) -> tuple[bytes, str]:

@@ -98,14 +98,17 @@ def remove_runs(root: Place, names: Sequence[str], kept: KeptRuns) -> list[str]:
     if not names and not (runs / WORK_FOLDER).exists():
         return []
     with leased(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
-        return [name for name in names if _remove(root, name, kept, lease.staging)]
+        ended = {name: _trained_at(runs / name) for name in names}
+        stays = choose_runs(root, kept)
+        for name in (name for name in names if name in stays):
+            log("prune", f"{runs / name} stays as it is: {stays[name]}")
+        return [name for name in names if name not in stays and _remove(runs / name, ended[name], lease.staging)]
 
 
-def _remove(root: Place, name: str, kept: KeptRuns, staging: Place) -> bool:
-    run = root / "runs" / name
+def _remove(run: Place, ended: tuple[str, str], staging: Place) -> bool:
     try:
-        if reason := choose_runs(root, kept).get(name):
-            raise BusyError(reason)
+        if _trained_at(run) != ended:
+            raise BusyError("it was trained meanwhile")
         lease = Lease.take(run / WORK_FOLDER, f"training of {run}")
     except BusyError as busy:
         log("prune", f"{run} stays as it is: {busy}")
@@ -195,20 +198,12 @@ def _is_record(name: str) -> bool:
 
 def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
     for stage in slices_below(root):
-        plan = _read_plan(stage)
+        plan = stage.read_plan()
         if plan is None:
             continue
         if not {"config", "input"} <= dict(plan.get("identity", {})).keys():
             raise EnvironmentFailure(f"{stage.plan} is not a plan of this version; remove its folder")
         yield plan
-
-
-def _read_plan(stage: Stage) -> dict[str, Any] | None:
-    """The plan of a stage that was begun; None if there is none, or it has just ended."""
-    try:
-        return stage.plan.read_json() if stage.plan.exists() else None
-    except FileNotFoundError:
-        return None
 
 
 @dataclass
@@ -232,7 +227,7 @@ class _Pruner:
     def remove_slices(self, stage: Stage, choose: Callable[[], Mapping[str, str]]) -> None:
         """Remove finished slices, what their verification left, and their report if it is in the root.
 
-        ``choose`` tells which stay, with the reason; it is asked again when nobody else can be at work on them.
+        ``choose`` tells which stay, with the reason; it is asked again under the leases.
         """
         name = stage.folder.name
         verification = verification_stage(self.root, name)
@@ -266,7 +261,7 @@ class _Pruner:
 
         Returns the inputs of those that stay.
         """
-        plan = _read_plan(stage)
+        plan = stage.read_plan()
         planned = {plan["identity"]["input"]} if plan else set()
         if not stage.marker.exists():
             return planned
@@ -294,8 +289,8 @@ class _Pruner:
     ) -> int | None:
         """Delete these stages, or only what ``find`` gives of each, the last one first; returns the bytes.
 
-        If somebody is at work on one of them, or, once nobody can be, ``stays`` gives a reason to keep them, nothing is
-        deleted, and None is returned.
+        If another command is at work on one of them, or ``stays``, asked under the leases, gives a reason to keep them,
+        nothing is deleted, and None is returned.
         """
         freed = 0
         try:
@@ -327,7 +322,7 @@ class _Pruner:
 
 
 def _begun(stage: Stage) -> str | None:
-    """Why a stage is no leftover: it is finished, or can go on. None if it is one."""
+    """Why a stage is not a leftover: it is finished, or can go on. None if it is one."""
     return "it was begun" if stage.plan.exists() or stage.marker.exists() else None
 
 

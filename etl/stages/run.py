@@ -122,7 +122,7 @@ class Run:
 
     def prepare(self, plan: dict[str, Any], *, can_resume: bool) -> None:
         """Resume the unfinished run of this plan if there is one; else delete what is there, and write the plan."""
-        planned = self.stage.plan.read_json() if self.stage.plan.exists() else None
+        planned = self.stage.read_plan()
         self.is_resumed = planned == plan and can_resume and not self.stage.discard.exists()
         if self.is_resumed:
             return

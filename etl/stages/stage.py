@@ -9,7 +9,7 @@ see `etl.stages.marker`. `etl.stages.run` has what writes.
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -189,6 +189,13 @@ class Stage:
             return {}
         return {} if schema_fault(found, _RUN_SCHEMA) else found
 
+    def read_plan(self) -> dict[str, Any] | None:
+        """The plan of the run that has begun and not finished; None if there is none, or it has just ended."""
+        try:
+            return self.plan.read_json() if self.plan.exists() else None
+        except FileNotFoundError:
+            return None
+
     def task_folders(self) -> list[Place]:
         """Folders of tasks, of earlier runs too."""
         names = [info.base_name for info in self.work.children()]
@@ -304,17 +311,13 @@ class Stage:
     def _refuse_foreign_files(self) -> None:
         """A run publishes its plan before any file, and its marker before the plan goes."""
         has_files = any(info.base_name != WORK_FOLDER for info in self.folder.children())
-        if has_files and not (self._has_plan() or self.discard.exists() or self.marker.exists()):
+        plan = self.read_plan()
+        is_own = plan is not None and plan.get("stage", self.name) == self.name
+        if has_files and not (is_own or self.discard.exists() or self.marker.exists()):
             raise UsageError(
                 f"{self.folder} has files but neither {self.marker_name} nor a plan of {self.name}; choose another"
                 " place, or move them away"
             )
-
-    def _has_plan(self) -> bool:
-        """True if a run of this stage, and not of another, has begun and not finished."""
-        with suppress(FileNotFoundError):
-            return bool(self.plan.read_json().get("stage", self.name) == self.name)
-        return False
 
 
 def require(condition: bool, message: str) -> None:

@@ -268,13 +268,15 @@ def _locate(target: Target, tables: Iterable[_NamedTable]) -> Iterator[tuple[str
     assert target.dataset is not None
     named = list(tables)
     keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"]
-    removed, found, read = Removed.read(target.root, target.dataset.marker), list[pa.Table](), list[pa.Table]()
+    removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
+    read, waiting = list[pa.Table](), 0
     for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, _WANTED)
         read.append(rows.append_column("source", pa.repeat(part["part"], rows.num_rows)))
-        if sum(table.num_rows for table in read) > len(keys):  # all keys are hashed for each search
+        waiting += rows.num_rows
+        if waiting > len(keys):  # all keys are hashed for each search
             found.append(_with_keys(read, keys))
-            read = []
+            read, waiting = [], 0
     rows = pa.concat_tables([*found, _with_keys(read, keys)] if read else found).combine_chunks()
     rows = rows.take(pc.index_in(keys, value_set=rows["key"]))
     for name, table in named:

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
@@ -61,6 +62,7 @@ def test_an_example_is_tensorflows_example() -> None:
 
 
 def test_bytes_that_are_not_an_example_are_refused() -> None:
-    for wrong in (b"\xff\xff", b"", serialize(EXAMPLE)[:-3]):
+    too_large = [serialize(replace(EXAMPLE, label=1 << 31)), serialize(replace(EXAMPLE, width=1 << 31))]
+    for wrong in (b"\xff\xff", b"", serialize(EXAMPLE)[:-3], *too_large):
         with pytest.raises(DataError, match="not an example"):
             parse(wrong)
