@@ -2,7 +2,6 @@
 
 Each run renews one dataset: only new images are packed and decoded, slices named after the day keep every known image
 in its split, and old runs and slices are removed. The event starts the DAG `image_model`.
-
 Installation, schedule, params and failures: docs/airflow.md of ringslice.
 """
 

@@ -32,7 +32,7 @@ PARAMS = {
     "min_accuracy": number(0, "Fail if the best candidate has less on the test split.", "number", **PROMOTION),
     "max_class_drop": number(0.1, "Keep the champion if a class loses more of its accuracy.", "number", **PROMOTION),
     "name": text(None, "Name of the slices, as root. Empty: the newest finished ones.", ringslice.FOLDER_NAME, **MORE),
-    "run": text(None, "Name of the run, resumed if it exists. Empty: airflow-ID.", ringslice.FOLDER_NAME, **MORE),
+    "run": text(None, "Name of the run, resumed if it exists. Empty: airflow-ID-CRC.", ringslice.FOLDER_NAME, **MORE),
 }
 
 

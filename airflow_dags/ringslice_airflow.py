@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -77,8 +78,8 @@ def dated(template: str, dag_run: Any, timezone: tzinfo) -> str:
 
 
 def run_name(dag_run: Any) -> str:
-    """Name of the training run of a DAG run: its id, as HDFS takes it for a folder's name."""
-    return "airflow-" + re.sub(r"[^A-Za-z0-9._-]+", "-", dag_run.run_id)
+    """Name of the training run of a DAG run: its id, as HDFS takes it for a folder's name, and the CRC-32 of the id."""
+    return f"airflow-{re.sub('[^A-Za-z0-9._-]+', '-', dag_run.run_id)[:200]}-{zlib.crc32(dag_run.run_id.encode()):08x}"
 
 
 def require_declared(context: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 from airflow.dag_processing.dagbag import DagBag  # type: ignore[import-not-found]
 
@@ -20,4 +21,6 @@ for dag in bag.dags.values():
             for name, param in ((n, dag.params.get_param(n)) for n in dag.params)
         },
     }
+run_name = sys.modules["ringslice_airflow"].run_name
+found["run_names"] = [run_name(SimpleNamespace(run_id=each)) for each in ("a:b", "a+b", "a-b", "a-b-1", "\xe9" * 250)]
 print(json.dumps(found))

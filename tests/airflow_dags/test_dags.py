@@ -55,6 +55,9 @@ def test_they_parse(airflow: Airflow) -> None:
         assert all(description and schema["type"] for description, schema in dag["params"].values())
     assert dataset["tasks"] == {task: DATASET_TASKS[at + 1 : at + 2] for at, task in enumerate(DATASET_TASKS)}
     assert (dataset["schedule"], model["schedule"]) == ("NullTimetable", "AssetTriggeredTimetable")
+    names = found["run_names"]  # one of several candidates has -1 behind it
+    assert len({*names, *(f"{name}-1" for name in names)}) == 2 * len(names)
+    assert max(map(len, names)) < 250 and all(name.isascii() for name in names)
 
 
 @pytest.mark.integration
