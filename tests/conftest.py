@@ -17,7 +17,6 @@ from tests.lib.in_process import ringslice_here
 
 # Fixtures, and hooks. Pytest rewrites their assertions, so none is imported before it is named here.
 pytest_plugins = (
-    "tests.lib.run_folder",
     "tests.lib.tiers",
     "tests.lib.session",
     "tests.hadoop.fixture",

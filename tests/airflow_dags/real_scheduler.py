@@ -19,9 +19,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 from etl.errors import EnvironmentFailure
-from tests.airflow_dags.guardian import Guardian
 from tests.airflow_dags.real_airflow import TIMEOUT_S, Airflow, Params
 from tests.hadoop.configuration import free_ports
+from tests.hadoop.state import MARK, end_processes, launch_guardian
 from tests.lib.commands import REPOSITORY, wait_until
 
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
@@ -132,21 +132,21 @@ def running_scheduler(folder: Path, more: Mapping[str, str] | None = None) -> It
     ports = free_ports((POSTGRES, *SERVICES))
     port = ports["api-server"]
     variables = _variables(airflow.home, ports[POSTGRES], port) | dict(more or {})
+    mark = {MARK: str(folder)}  # of all that its guardian ends
     with ExitStack() as stack:
         data = _postgres_data()
-        guardian = Guardian(data)
-        stack.callback(guardian.end)
+        stack.callback(launch_guardian(folder, Path(data)).communicate)
+        stack.callback(end_processes, folder)
         processes: dict[str, subprocess.Popen[str]] = {}
 
         def start(name: str) -> None:
             log = folder / f"{name}.log"
             if name == POSTGRES:
-                process = _start_postgres(data, log, ports[POSTGRES])
+                process = _start_postgres(data, log, ports[POSTGRES], os.environ | mark)
             else:
                 own = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports[name])}
-                process = _start_service(airflow, name, log, variables | own)
+                process = _start_service(airflow, name, log, variables | own | mark)
             processes[name] = process
-            guardian.watch(process.pid)
             stack.callback(_end, process, STOP_SIGNALS.get(name, signal.SIGTERM))
             if name == POSTGRES:
                 wait_until(lambda: "ready to accept connections" in log.read_text(), process)
@@ -207,11 +207,12 @@ def _postgres_program(name: str) -> list[str]:
     return [*become, str(Path(shutil.which(POSTGRES) or "").resolve().parent / name)]
 
 
-def _start_postgres(data: str, log: Path, port: int) -> "subprocess.Popen[str]":
+def _start_postgres(data: str, log: Path, port: int, variables: Mapping[str, str]) -> "subprocess.Popen[str]":
     options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
     words = [*_postgres_program(POSTGRES), "-D", data, "-p", str(port), *options]
     with log.open("w") as output:
-        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=True, cwd="/", text=True)
+        more: Any = {"env": variables, "start_new_session": True, "cwd": "/", "text": True}
+        return subprocess.Popen(words, stdout=output, stderr=output, **more)
 
 
 def _end(process: "subprocess.Popen[str]", number: signal.Signals) -> None:

@@ -16,8 +16,7 @@ from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import Airflow, processes_of
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import copy_some, succeeded, wait_until
-from tests.lib.run_folder import fail_in_one_line
-from tests.lib.set_up_failures import AIRFLOW, fail_once
+from tests.lib.set_up import fail_in_one_line
 
 STAGES = ["ingest", "normalize", "shard", "verify"]
 DATASET_TASKS = [*STAGES, "check_quality", "report", "prune", "publish"]
@@ -29,7 +28,7 @@ FAR_ZONE = "Pacific/Kiritimati"  # 14 hours ahead of UTC
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     made = Airflow(tmp_path_factory.mktemp("airflow") / "home")
-    with fail_in_one_line(), fail_once(AIRFLOW):
+    with fail_in_one_line():
         made.make()
     return made
 

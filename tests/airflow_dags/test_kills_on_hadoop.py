@@ -16,7 +16,7 @@ from tests.lib.commands import succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.on_hadoop import dfs, digests
 from tests.lib.ranks.outcomes import require_each_key_once
-from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up import fail_in_one_line
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
 from tests.airflow_dags.victims import EPOCHS, kill_in_training, processes_of_run, train
 from tests.lib.commands import copy_some, wait_until
 from tests.lib.ranks.outcomes import require_each_key_once
-from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up import fail_in_one_line
 from train.checkpoints import store
 
 pytestmark = pytest.mark.integration

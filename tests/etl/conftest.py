@@ -17,7 +17,7 @@ from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import REPOSITORY
-from tests.lib.run_folder import fail_in_one_line
+from tests.lib.set_up import fail_in_one_line
 
 CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
 CLUSTER_VARIABLE = "RINGSLICE_TEST_CLUSTER"  # the folder of a cluster that runs already

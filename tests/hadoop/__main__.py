@@ -64,19 +64,18 @@ def show_environment(folder: Path) -> int:
     return 0
 
 
-def guard(folder: Path) -> int:
-    state.guard(folder)
-    return 0
-
-
-COMMANDS = {"up": up, "down": down, "status": status, "env": show_environment, "guard": guard}
+COMMANDS = {"up": up, "down": down, "status": status, "env": show_environment}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hadoop", description=__doc__)
-    parser.add_argument("command", choices=COMMANDS, help="guard is for the tests")
+    parser.add_argument("command", choices=[*COMMANDS, "guard"], help="guard is for the tests")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of its data and logs (%(default)s)")
+    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.command == "guard":
+        state.guard(arguments.folder, arguments.data)
+        return 0
     return COMMANDS[arguments.command](arguments.folder.absolute())
 
 

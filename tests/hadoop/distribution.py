@@ -19,7 +19,6 @@ from pathlib import Path
 
 from etl.errors import EnvironmentFailure
 from tests.lib.commands import GIVEN_HADOOP
-from tests.lib.set_up_failures import HADOOP, fail_once
 
 VERSION = "3.4.2"
 BUILDER = 1  # raise it when what is built changes by this module alone
@@ -47,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def hadoop_home() -> Path:
-    """The Hadoop home, which is set up first if it does not exist. A test run tries that once."""
+    """The Hadoop home, which is set up first if it does not exist."""
     digest = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in SOURCES), str(BUILDER).encode()]))
     home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
     if not home.is_dir():
@@ -60,8 +59,7 @@ def hadoop_home() -> Path:
             raise EnvironmentFailure(f"{cause}. Set XDG_CACHE_HOME to a folder that can be written to") from None
         with locked(lock):
             if not home.is_dir():
-                with fail_once(HADOOP):
-                    _set_up(home)
+                _set_up(home)
     return home
 
 

@@ -2,23 +2,18 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.hadoop.cluster import DAEMONS, Cluster
-from tests.lib.run_folder import fail_in_one_line
-from tests.lib.set_up_failures import HADOOP, fail_once
+from tests.lib.set_up import fail_in_one_line
 
 
 @pytest.fixture(scope="session")
-def hadoop(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real Hadoop of this worker alone, which ends with it. Tests that kill its daemons use `hadoop_alone`.
-
-    If it cannot be set up or started, no worker of this run tries again.
-    """
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real Hadoop of this worker alone, which ends with it. Tests that kill its daemons use `hadoop_alone`."""
     folder = tmp_path_factory.getbasetemp() / "hadoop"
-    with fail_in_one_line(), fail_once(HADOOP):
+    with fail_in_one_line():
         cluster = Cluster.start(folder, die_with_parent=True)
     yield cluster
     cluster.stop()
@@ -30,7 +25,7 @@ def hadoop(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def hadoop_alone(hadoop: Cluster) -> Iterator[Cluster]:
     """The cluster, for a test that kills daemons: those that are dead after it are started again."""
     yield hadoop
-    with fail_in_one_line(), fail_once(HADOOP):
+    with fail_in_one_line():
         for daemon in DAEMONS:
             if not hadoop.lives(daemon):
                 hadoop.restart(daemon)

@@ -1,7 +1,11 @@
-"""A cluster's folder as other processes find it: its record, `cluster.json`, its own processes, and their guardian."""
+"""A cluster's folder as other processes find it: its record, `cluster.json`, its own processes, and their guardian.
+
+A test's scheduler of Airflow has a guardian, too.
+"""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -59,14 +63,15 @@ def find_left(folder: Path) -> list[Process]:
     return find_all(is_left)
 
 
-def launch_guardian(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start what ends the cluster in ``folder`` when its user, this process, ends, however that is.
+def launch_guardian(folder: Path, data: Path | None = None) -> "subprocess.Popen[bytes]":
+    """Start what ends all with the mark of ``folder``, and deletes ``data``, when its user, this process, ends.
 
     A process of its own (`python -m tests.hadoop guard`), because neither kill -9 nor Ctrl-C lets a user clean up. It
     waits for the end of its standard input, whose other end only the user has. PR_SET_PDEATHSIG does not reach YARN's
     containers.
     """
     words = [sys.executable, "-m", "tests.hadoop", "guard", "--folder", str(folder)]
+    words += ["--data", str(data)] if data else []
     with (folder / "guardian.log").open("ab") as log:
         return subprocess.Popen(
             words,
@@ -79,7 +84,9 @@ def launch_guardian(folder: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-def guard(folder: Path) -> None:
+def guard(folder: Path, data: Path | None) -> None:
     """Wait until the user is gone, then end the cluster."""
     sys.stdin.buffer.read()
     end_processes(folder)
+    if data:
+        shutil.rmtree(data, ignore_errors=True)
