@@ -1,5 +1,6 @@
 """YARN's ResourceManager and an application's own web services, as far as jobs need them (Hadoop's REST APIs)."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -175,7 +176,7 @@ class ResourceManager:
                     return answer.read()
             except urllib.error.HTTPError as error:
                 reason = f"{error.code} {error.reason}"
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 reason = str(getattr(error, "reason", error))
         raise EnvironmentFailure(
             f"the ResourceManager at {self} does not answer ({reason}); check that YARN is up, and"
@@ -198,5 +199,5 @@ def _container_error_output(node: str, container: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=REQUEST_TIMEOUT_S) as answer:
             return answer.read().decode(errors="replace")
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return ""

@@ -122,7 +122,8 @@ def _checked(content: Iterator[bytes], sha256: bytes, damaged: DataError) -> Ite
 
 def _read_members(tar: Place, images: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[Content]:
     with tar.open_input() as file:
-        file.seek(position := images[0]["offset"] if images else 0)  # others may come before, where packs share a file
+        position = images[0]["offset"] if images else 0  # others may come before, where packs share a file
+        file.seek(min(position, file.size()))  # HDFS cannot seek behind the end
         stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
         for image in images:
             for _ in _pieces(stream, image["offset"] - position):  # headers, members that are not images

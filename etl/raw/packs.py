@@ -20,7 +20,7 @@ import pyarrow as pa
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress
-from etl.sources.base import Content, LargeFile, Source, SourceImage
+from etl.sources.base import Content, LargeFile, Source, SourceImage, require_same
 from etl.stages.marker import publish_named
 from etl.stages.run import Run
 from etl.storage.atomic import OutputFile, publishing
@@ -163,7 +163,8 @@ def list_in_place(
             rows.append(_row(plan, image, image.position[1], content_sha256(next(contents))))
             yield
         hashes[number] = hashes.get(number) or file.place.sha256()
-        facts = {"bytes": file.place.info().size, "sha256": hashes[number], "file": file.place.uri}
+        require_same(file.place, file.listed)
+        facts = {"bytes": file.listed.size, "sha256": hashes[number], "file": file.place.uri}
         return rows, facts | ({"column": file.column} if file.column else {})
 
     runs = [list(group) for _, group in groupby(_plan(_by_file(images), first), _file_of)]

@@ -15,9 +15,10 @@ from etl.sources.base import (
     Source,
     SourceImage,
     SourceOptions,
-    change_error,
     in_place_error,
     reject_duplicates,
+    require_same,
+    version_of,
 )
 from etl.sources.fields import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, number_labels, split_of
 from etl.sources.folder import reject_wrong_level
@@ -64,14 +65,14 @@ class ArchiveSource(Source):
         for archive in self._archives:
             if archive.is_compressed:
                 raise in_place_error(f"{archive.file} is compressed")
-        return [LargeFile(archive.file) for archive in self._archives]
+        return [LargeFile(archive.file, archive.info) for archive in self._archives]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[Content]:
         """As of `Source`. A compressed file is read from its beginning."""
         for number, run in groupby(images, lambda image: image.position[0]):
             archive = self._archives[number]
+            require_same(archive.file, archive.info)
             with closing(DecompressedFile(archive.file, _READING_BUFFER)) as file:
-                archive.require_same()
                 for image in run:
                     yield _read(file, image.position[1], image.size_bytes)
 
@@ -92,7 +93,7 @@ class _Archive:
     """
 
     is_compressed: bool
-    _info: fs.FileInfo
+    info: fs.FileInfo
 
     def __init__(self, number: int, file: Place, source: Place, options: SourceOptions) -> None:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
@@ -107,7 +108,7 @@ class _Archive:
     def list_images(self) -> Generator[None]:
         """Find the images; yields after each sample, so that this can be stopped."""
         with closing(DecompressedFile(self.file, _LISTING_BUFFER)) as file:
-            self.is_compressed, self._info = file.is_compressed, file.info
+            self.is_compressed, self.info = file.is_compressed, file.info
             for key, members in groupby(self._read_members(file), lambda member: split_name(member.name)[0]):
                 sample = Sample(key)
                 for member in members:
@@ -126,16 +127,10 @@ class _Archive:
                 numbers[each.label],
                 each.split,
                 each.member.size,
-                self._info.mtime_ns,
+                version_of(self.info),
                 each.columns,
                 (self._number, each.member.offset),
             )
-
-    def require_same(self) -> None:
-        """Raise DataError if the file has changed."""
-        info = self.file.info()
-        if (info.size, info.mtime_ns) != (self._info.size, self._info.mtime_ns):
-            raise change_error(self.file)
 
     def _add(self, image: Labelled) -> None:
         if image.by_folder:

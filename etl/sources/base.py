@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pyarrow import fs
+
 from etl.errors import DataError, UsageError
 from etl.storage.place import Place
 
@@ -24,7 +26,7 @@ Content = bytes | Iterator[bytes]  # of an image file: whole, or piece by piece,
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
-    """One image of a source, not read yet. ``version`` changes when its file is written again (its time of change).
+    """One image of a source, not read yet. ``version`` changes when its file is written again; see `version_of`.
 
     ``columns`` are its further values, (name, value) by name; None if there are none.
     ``position`` is where its bytes are: the number of a file of the source, and an offset or a row in it.
@@ -64,9 +66,13 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class LargeFile:
-    """A tar file, or a Parquet file with images in ``column``; a position in it is an offset, or a row."""
+    """A tar file, or a Parquet file with images in ``column``; a position in it is an offset, or a row.
+
+    ``listed`` is what the file was when its images were listed.
+    """
 
     place: Place
+    listed: fs.FileInfo
     column: str | None = None
 
 
@@ -101,6 +107,18 @@ class Source(ABC):
 def change_error(file: Place) -> DataError:
     """The error if a file of the source is not what it was when it was listed."""
     return DataError(f"{file} changed while it was read; run again when nobody writes there")
+
+
+def version_of(listed: fs.FileInfo) -> int:
+    """A number that is another one if a file with many images has another time of change, or another size."""
+    return int(listed.mtime_ns + listed.size)
+
+
+def require_same(file: Place, listed: fs.FileInfo) -> None:
+    """Raise DataError if a file is gone, or has not the size or the time of change that it was listed with."""
+    info = file.info()
+    if (info.size, info.mtime_ns) != (listed.size, listed.mtime_ns):
+        raise change_error(file)
 
 
 def in_place_error(reason: str) -> UsageError:

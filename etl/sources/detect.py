@@ -11,7 +11,7 @@ from etl.sources.base import Source, SourceOptions, reject_unsupported_options
 from etl.sources.fields import ARCHIVE_NAMES, DESCRIPTION_NAMES, LIST_NAMES, PARQUET_NAMES, is_visible
 from etl.sources.file_list import ListSource
 from etl.sources.folder import FolderSource, walk
-from etl.sources.idx import IDX_IMAGES, IdxSource
+from etl.sources.idx import IDX_ENDINGS, IDX_IMAGES, IdxSource
 from etl.sources.parquet import ParquetSource
 from etl.storage.place import Place
 
@@ -41,10 +41,11 @@ def open_source(place: Place, options: SourceOptions | None = None) -> Source:
 
 
 def _find_in_folder(place: Place) -> _Found:
-    if any(
-        child.is_file and IDX_IMAGES.fullmatch(child.base_name) and is_visible(child.base_name)
-        for child in place.children()
-    ):
+    visible = [child for child in place.children() if is_visible(child.base_name)]
+    if any(child.is_file and IDX_IMAGES.fullmatch(child.base_name) for child in visible):
+        others = (each.base_name for each in visible if not (each.is_file or each.base_name.endswith(IDX_ENDINGS)))
+        if (folder := next(others, None)) is not None:
+            raise UsageError(f"{place} has IDX files and the folder {folder!r}; move one of them elsewhere")
         return IdxSource, (place,)
     source, files = _large_files(place)
     return (source, (place, files)) if source else (FolderSource, (place,))

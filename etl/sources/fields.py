@@ -28,6 +28,7 @@ _NOT_SHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # con
 INNER_ARCHIVES = re.compile(r"(?i)\.tar$")  # a member of an archive with images of one class
 ARCHIVE_NAMES = re.compile(r"(?i)\.(tar|tar\.gz|tgz|tar\.zst|tzst)$")
 PARQUET_NAMES = re.compile(r"(?i)\.(parquet|pq)$")
+UNREAD_ARCHIVES = re.compile(r"(?i)\.(zip|rar|7z|tar\.bz2|tbz2?|tar\.xz|txz|tar\.lz4)$")
 LIST_NAMES = re.compile(r"(?i)\.(csv|jsonl|ndjson)$")
 DESCRIPTION_NAMES = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")  # of files beside data
 
@@ -35,11 +36,11 @@ DESCRIPTION_NAMES = re.compile(r"(?i)^_|\.(json|md|txt|yaml|yml|idx|crc)$")  # o
 _ADDED_BY_TOOLS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "system volume information", "lost+found"}
     | {"@tmp", "@recently-snapshot", "network trash folder", "temporary items"}
-    | {"__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
+    | {"_success", "__macosx", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "picasa.ini", "icon\r"}
 )
 _RECOVERED = re.compile(r"found\.\d{3}")  # by chkdsk
 _DELETED = re.compile(r"R(?<![^/]R)(?:ECYCLE|ecycle)[RDrd]/(?:S-1-|D[A-Za-z]\d+\.|INFO2?$)")  # in Windows bins
-_NTFS_STREAMS = (":encryptable", ":zone.identifier")  # that were copied as files: Thumbs.db:encryptable
+_ADDED_ENDINGS = (":encryptable", ":zone.identifier", "._copying_")  # NTFS streams that were copied; hdfs dfs -put
 
 SPLITS_BY_WORD = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -110,12 +111,15 @@ def read_classes(place: Place) -> tuple[str, ...]:
 def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -> tuple[list[str], dict[str, int]]:
     """All classes of a source, and the number of the class of each label.
 
-    A label is the name of its class, or the number of one of the user's classes. Known classes come first, then the
+    A label is the name of its class, or the number of one of the user's classes unless some of their names are other
+    numbers. Known classes come first, then the
     user's, else the new ones in order: numbers by value, before words.
 
     Raises UsageError for a label outside the user's classes, and for names that look the same.
     """
-    names = {label: _class_name(label, options.classes) for label in labels}
+    lines = options.classes or ()
+    are_numbers = any(re.fullmatch(r"[0-9]+", name) and name != str(line) for line, name in enumerate(lines))
+    names = {label: label if are_numbers else _class_name(label, lines) for label in labels}
     found = set(names.values())
     _reject_lookalikes(found.union(options.known), place)
     if options.classes is None:
@@ -132,9 +136,9 @@ def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -
     return classes, {label: numbers[name] for label, name in names.items()}
 
 
-def _class_name(label: str, classes: Sequence[str] | None) -> str:
+def _class_name(label: str, classes: Sequence[str]) -> str:
     """The class of a label: of that name, or one of ``classes`` if the label is the number of that."""
-    if classes is None or label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
+    if label in classes or not re.fullmatch(r"[0-9]{1,9}", label) or int(label) >= len(classes):
         return label
     return classes[int(label)]
 
@@ -243,7 +247,7 @@ def _is_hidden(name: str) -> bool:
     return (
         name.startswith(".")
         or lower in _ADDED_BY_TOOLS
-        or lower.endswith(_NTFS_STREAMS)
+        or lower.endswith(_ADDED_ENDINGS)
         or (lower.startswith("found") and _RECOVERED.fullmatch(lower) is not None)
     )
 

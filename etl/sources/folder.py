@@ -10,7 +10,9 @@ from etl.sources.base import MAX_WHOLE_BYTES, Content, Source, SourceImage, Sour
 from etl.sources.fields import (
     LIST_NAMES,
     SPLITS_BY_WORD,
+    UNREAD_ARCHIVES,
     checked_key,
+    checked_label,
     is_large_file,
     is_visible,
     number_labels,
@@ -47,6 +49,8 @@ class FolderSource(Source):
         if not found:
             raise UsageError(self._without_images(info.base_name for _, info in files))
         names = sorted({name for (_, name, _), _ in found})
+        for name in names:
+            checked_label(name, f"the folder {place / name}")
         is_deep = all(key.count("/") > 1 + bool(split_folders) for (_, _, key), _ in found)
         reject_wrong_level(names, is_deep, options, place, f"give {place / names[0]}")
         self.classes, labels = number_labels(names, options, place)
@@ -85,6 +89,8 @@ class FolderSource(Source):
                 f"{self._place / key} is not an image; give a folder of archives, or of Parquet files, with nothing"
                 " else in it, or move that file elsewhere"
             )
+        if UNREAD_ARCHIVES.search(key):
+            raise UsageError(f"{self._place / key} is an archive, not an image; unpack it, or pack it again as .tar")
         if key.endswith(IDX_ENDINGS) and IDX_IMAGES.fullmatch(key.rpartition("/")[2]):
             raise UsageError(f"{self._place / key} is an IDX file, not an image. Give the folder of it and its labels")
         return *found, checked_key(key, where)
@@ -140,7 +146,10 @@ def read_file(place: Place, image: SourceImage) -> Content:
     """The bytes of an image that is a file of its own. Raises DataError if it is not as long as it was."""
     if image.size_bytes > MAX_WHOLE_BYTES:
         return _read_pieces(place, image)
-    data = place.read_bytes()
+    try:
+        data = place.read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        raise change_error(place) from None
     if len(data) != image.size_bytes:
         raise change_error(place)
     return data

@@ -44,7 +44,8 @@ class IdxSource(Source):
             if match["stem"] in labels:
                 same = ", ".join(each[0] for each in matches if each["stem"] == match["stem"])
                 raise UsageError(f"{place} has the images of a pair more than once: {same}. Leave one of them")
-            label_name = match[0].replace("images", "labels").replace(f"idx{match['dimensions']}", "idx1")
+            ending = match[0].removeprefix(match["stem"]).replace("images", "labels")
+            label_name = match["stem"] + ending.replace(f"idx{match['dimensions']}", "idx1")
             if label_name not in names:
                 raise UsageError(f"{place / match[0]} has no labels beside it; expected {label_name}")
             images, values = _read_idx(place / match[0]), _read_idx(place / label_name)

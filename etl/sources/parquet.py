@@ -11,7 +11,17 @@ import pyarrow.compute as pc
 
 from etl.errors import UsageError
 from etl.progress import Progress
-from etl.sources.base import Columns, LargeFile, Source, SourceImage, SourceOptions, change_error, reject_duplicates
+from etl.sources.base import (
+    Columns,
+    LargeFile,
+    Source,
+    SourceImage,
+    SourceOptions,
+    change_error,
+    reject_duplicates,
+    require_same,
+    version_of,
+)
 from etl.sources.fields import (
     PARQUET_NAMES,
     checked_key,
@@ -68,7 +78,7 @@ class ParquetSource(Source):
                 labels[label],
                 split,
                 size,
-                file.version,
+                version_of(file.info),
                 columns,
                 (number, row),
             )
@@ -84,7 +94,7 @@ class ParquetSource(Source):
 
     def large_files(self) -> list[LargeFile]:
         """Return the files, with the path of the column of images."""
-        return [LargeFile(file.place, file.layout.image_leaf) for file in self._files]
+        return [LargeFile(file.place, file.info, file.layout.image_leaf) for file in self._files]
 
     def read_all(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         for number, run in groupby(images, key=lambda image: image.position[0]):
@@ -98,7 +108,7 @@ class _File:
         self.place = place
         path = place.path[len(source.path.rstrip("/")) + 1 :]
         self.stem = checked_key(PARQUET_NAMES.sub("", path), str(place))
-        self.version = place.info().mtime_ns
+        self.info = place.info()
         with open_parquet(place) as parquet:
             self.layout = layout_of(parquet.schema_arrow, options, place)
         self.rows: list[_Row] = []
@@ -127,8 +137,7 @@ class _File:
 
     def read(self, images: Sequence[SourceImage]) -> Iterator[bytes]:
         """The bytes of these images of this file, in the order of their rows."""
-        if self.place.info().mtime_ns != self.version:
-            raise change_error(self.place)
+        require_same(self.place, self.info)
         cells = read_cells(self.place, self.layout.image_leaf, [image.position[1] for image in images])
         for image in images:
             data = next(cells, None)

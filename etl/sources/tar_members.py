@@ -22,6 +22,8 @@ MAX_EXTENDED_BYTES = 1 << 20  # of an extended header
 
 _BLOCK = tarfile.BLOCKSIZE
 _TAIL = 1 << 16
+_NAME_BYTES, _MAGIC = 100, slice(257, 265)
+_PASSED_OVER = (b"D", b"V")  # GNU's lists of the files of a folder, and labels of archives
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
 _EXTENDED = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
@@ -168,7 +170,7 @@ def read_members(file: ByteRange) -> Iterator[Member]:
         info.size = 0 if info.isdir() else int(size)
         if "sparse" in fields:
             info.type = tarfile.GNUTYPE_SPARSE
-        if not info.isdir():
+        if not info.isdir() and info.type not in _PASSED_OVER:
             yield _to_member(file, info, offset)
         offset += _BLOCK + _padded(info.size)
     _require_end(file, offset)
@@ -185,6 +187,8 @@ def _read_header(file: ByteRange, offset: int) -> tarfile.TarInfo | None:
         _raise_damaged(file, offset, f"{error}" if offset else f"{error}; is it a tar archive, {file.forms}?")
     if info.size < 0:
         _raise_damaged(file, offset, f"a size of {info.size}")
+    if block[_MAGIC] == tarfile.GNU_MAGIC:  # which has times where TarInfo looks for a prefix of the name
+        info.name = block[:_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "surrogateescape")
     return info
 
 

@@ -97,6 +97,8 @@ def test_sizes_differ_where_nothing_makes_them_equal() -> None:
         ({"format": "float32", "divide_by": (1.0, 2.0)}, "--divide-by has 2 numbers"),
         ({"format": "float32", "divide_by": (0.0,)}, "give other numbers"),
         ({"format": "float32", "divide_by": (7e-37,)}, "--divide-by 7e-37 give no float32 of some pixels"),
+        ({"format": "png", "quality": 90}, "--quality has no effect with --format png"),
+        ({"divide_by": (1.0,)}, "--divide-by has no effect with --format jpeg"),
         ({"format": "float16", "divide_by": (0.0038,)}, "--divide-by 0.0038 give no float16 of some pixels"),
     ],
 )

@@ -11,6 +11,7 @@ from train.reader.intervals import Steps
 AUGMENTATIONS = ("crop", "flip", "colour")
 NONE = "none"
 COSINE, STEP = "cosine", "step"
+DECAY_EPOCHS = "30,60,80"
 SGD, LARS, ADAM, ADAMW = "sgd", "lars", "adam", "adamw"
 RATES = {SGD: 0.2, LARS: 0.2, ADAM: 0.004, ADAMW: 0.004}  # for a global batch of 256: 0.001 with a batch of 64
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
@@ -38,7 +39,7 @@ class Recipe:
     warmup_epochs: float | None = None
     decay: str = COSINE
     decay_until: float | None = None
-    decay_epochs: str = "30,60,80"
+    decay_epochs: str = DECAY_EPOCHS
     weight_decay: float = 0.0
     lars_coefficient: float = 0.001
     label_smoothing: float = 0.0
@@ -64,6 +65,10 @@ class Recipe:
         if self.decay_until is not None and self.decay != COSINE:
             raise UsageError(
                 f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
+            )
+        if self.decay_epochs != DECAY_EPOCHS and self.decay != STEP:
+            raise UsageError(
+                f"--decay-epochs {self.decay_epochs} has no effect with --decay {self.decay}; leave it out"
             )
         self._require("crop", self.crop is None or 1 <= self.crop <= MAX_VALUE, "at least 1")
         self._require("lr", self.lr is None or 0 < self.lr < math.inf, "a number above 0")

@@ -10,11 +10,21 @@ from PIL import Image, ImageFile
 from etl.images.result import Reason, Reject
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
+_GRID = struct.Struct(">8xIIIIIIII")  # sizes and origins, of the picture and of a tile, in columns and rows
 _ORIGIN = 16  # from there on: the offset of the picture on the reference grid, two numbers
 _CSIZ = 40  # from there on: the number of components, and three bytes for each
-_COLORS_OF_SPACE = {0: 1, 12: 4, 15: 1, 16: 3, 17: 1, 18: 3}  # bi-level, CMYK, bi-level, sRGB, gray, sYCC
+_COLORS_OF_SPACE: dict[int | bytes, int] = {
+    12: 4,
+    15: 1,
+    16: 3,
+    17: 1,
+    18: 3,
+}  # CMYK, bi-level with white as 1, sRGB, gray, sYCC
+_COLORS_OF_SPACE |= {b"GRAY": 1, b"RGB ": 3}  # of a profile (ICC.1, section 7.2.6)
+_PROFILE_SPACE = slice(16, 20)
 _SYCC = 18
 _SIGNED = 0x80
+_MAX_DEPTH = 16  # bits of a sample that Pillow shows right
 _OPENCV_MODES = ("L", "RGB", "RGBA")  # in which OpenCV decodes more than 8 bits
 _ENUMERATED = b"\1"  # methods of a colour specification
 _PROFILES = (b"\2", b"\3")  # restricted; any, as in JPX
@@ -29,19 +39,23 @@ def embedded_profile(data: bytes) -> bytes:
 def check(image: ImageFile.ImageFile, data: bytes) -> Reject | None:
     """Reject an opened file whose samples are not what Pillow would assume."""
     color, depths = _box(data, b"colr"), _depths(data)
-    space = int.from_bytes(color[3:7])
-    is_enumerated = color[:1] == _ENUMERATED
-    if is_enumerated and space not in _COLORS_OF_SPACE:
-        return Reject(Reason.UNSUPPORTED, f"the colour space {space} of a jpeg2000")
+    space: int | bytes = int.from_bytes(color[3:7])
+    if color[:1] in _PROFILES:
+        space = color[3:][_PROFILE_SPACE]
+    colors = _COLORS_OF_SPACE.get(space)
+    if color and colors is None:
+        return Reject(Reason.UNSUPPORTED, f"the colour space {space!r} of a jpeg2000")
     if _box(data, b"pclr"):
         return Reject(Reason.UNSUPPORTED, "a palette in a jpeg2000")
     count = component_count(data)
-    if is_enumerated and count - _COLORS_OF_SPACE[space] not in (0, 1):  # 1 is alpha
-        return Reject(Reason.UNSUPPORTED, f"{count} components in the colour space {space} of a jpeg2000")
+    if colors is not None and count - colors not in (0, 1):  # 1 is alpha
+        return Reject(Reason.UNSUPPORTED, f"{count} components in the colour space {space!r} of a jpeg2000")
     if not _is_in_order(image, _box(data, b"cdef")):
         return Reject(Reason.UNSUPPORTED, "components that are not colours in order, then alpha, in a jpeg2000")
-    if (min(depths) < 8 or max(depths) > 8) and len(depths) > 1:
+    if ((min(depths) < 8 or max(depths) > 8) and len(depths) > 1) or max(depths) > _MAX_DEPTH:
         return Reject(Reason.UNSUPPORTED, f"samples of {sorted(depths)} bits in a jpeg2000")
+    if not _is_evenly_sampled(data):
+        return Reject(Reason.UNSUPPORTED, "components of fewer samples, at an odd size or tile, in a jpeg2000")
     is_decoded = image.mode in _OPENCV_MODES and space != _SYCC and _is_plain_deep(data)
     if _is_rounded_wrong(image, depths) and not is_decoded:
         return Reject(Reason.UNSUPPORTED, f"samples of {max(depths)} bits, mode {image.mode}, in a jpeg2000")
@@ -69,6 +83,24 @@ def _is_plain_deep(data: bytes) -> bool:
     components = _components(data)
     is_unsigned, steps = max(components[::3]) < _SIGNED, components[1::3] + components[2::3]
     return is_unsigned and not steps.strip(b"\1") and not any(_codestream(data)[_ORIGIN : _ORIGIN + 8])
+
+
+def _is_evenly_sampled(data: bytes) -> bool:
+    """True if all components have a sample for the same points, or sizes and origins are multiples of all steps.
+
+    Pillow rounds the sizes of smaller components down.
+    """
+    components = _components(data)
+    steps = set(components[1::3]), set(components[2::3])
+    if max(map(len, steps)) <= 1:
+        return True
+    grid = _GRID.unpack_from(_codestream(data))
+    for axis, own in enumerate(steps):
+        size, origin, tile, tile_origin = grid[axis::2]
+        edges = (size, origin, tile_origin, tile if tile < size else 0)
+        if any(each % step for each in edges for step in own if step):
+            return False
+    return True
 
 
 def scaled(image: Image.Image, data: bytes) -> Image.Image | None:

@@ -140,6 +140,29 @@ def test_the_same_images_at_other_offsets_of_the_file(local: Place, source: Plac
     assert len(examples(local)) == 5
 
 
+def test_a_file_of_another_length_with_the_same_time_is_listed_again(local: Place, source: Place) -> None:
+    for note in ([], [Entry("note.md", b"first in the file")]):
+        write_file(source / "some.tar", tar_of([*note, *(Entry(f"c/{n}.png", some_png(n)) for n in range(5))]))
+        os.utime((source / "some.tar").path, ns=(1, 1))
+        make(source, local)
+        assert len(examples(local)) == 5
+
+
+def test_a_file_that_is_replaced_before_it_is_hashed_is_noticed(
+    local: Place, source: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, sha256 = write_tar(source, 0, 0), Place.sha256
+
+    def replace_then_hash(place: Place) -> str:
+        if place == file:
+            write_tar(source, 0, 1)
+        return sha256(place)
+
+    monkeypatch.setattr(Place, "sha256", replace_then_hash)
+    with pytest.raises(DataError, match=r"part-0.tar changed while it was read"):
+        ingest_here(source, local, in_place=True)
+
+
 @pytest.mark.parametrize("is_touched", [False, True])
 @each_kind
 def test_a_source_may_be_moved(tmp_path: Path, local: Place, source: Place, write: Write, is_touched: bool) -> None:

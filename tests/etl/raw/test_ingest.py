@@ -46,13 +46,14 @@ def test_packs_contain_the_files_byte_for_byte(make_tree: TreeMaker, tmp_path: P
     (source / "a" / "empty.png").write_bytes(b"")
     of_a_nas = ("@eaDir/000.png/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir/x.jpg", "#recycle/y.png")
     of_windows = ("a/Thumbs.db", "a/Thumbs.db:encryptable", "a/000.png:Zone.Identifier", "FOUND.000/FILE0000.CHK")
+    of_hadoop = ("a/000.png._COPYING_", "_SUCCESS")
     of_bins = ("RECYCLER/S-1-5-21-7/Dc1.jpg", "RECYCLED/Dd2.jpg")
-    for added in ("a/.hidden", "readme.txt", *of_a_nas, *of_windows, *of_bins):
+    for added in ("a/.hidden", "readme.txt", *of_a_nas, *of_windows, *of_bins, *of_hadoop):
         (source / added).parent.mkdir(parents=True, exist_ok=True)
         (source / added).write_bytes(b"x")
     (source / "#recycle" / os.fsdecode(b"\xff")).touch()  # what is hidden is not looked into
     summary = run(source, root)
-    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 11)
+    assert (summary["images"], summary["classes"], summary["skipped_files"]) == (13, 2, 13)
     assert summary["packs"] > 1
     rows = [row for path in sorted((root / "raw/packs").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
@@ -302,6 +303,9 @@ def add_classes(source: Path, *names: str) -> None:
         (lambda source: add_classes(source, "a "), "has the classes 'a' and 'a ', which differ only by blanks or by"),
         (lambda source: add_classes(source, "caf\xe9", "cafe\u0301"), r"'cafe\\u0301' and 'caf\\xe9', which differ"),
         (lambda source: (source / "a/x-images-idx3-ubyte").write_bytes(b"x"), "is an IDX file, not an image. Give the"),
+        (lambda source: (source / "x-images-idx3-ubyte").write_bytes(b"x"), "has IDX files and the folder 'a'"),
+        (lambda source: (source / "a/more.zip").write_bytes(b"x"), "a/more.zip is an archive, not an image; unpack it"),
+        (lambda source: (source / "a").rename(source / " "), "the folder .* has a label that is empty"),
     ],
 )
 def test_a_folder_that_cannot_be_ingested_is_refused_in_one_line(

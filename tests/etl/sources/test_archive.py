@@ -64,6 +64,16 @@ def test_several_members_of_gzip_and_frames_of_zstd(tmp_path: Path) -> None:
         assert len(contents_of(open_archive(tmp_path / "source", data))) == 6
 
 
+@pytest.mark.integration
+def test_headers_of_an_incremental_archive_with_a_label(tmp_path: Path) -> None:
+    """GNU's old format has times where others have a prefix of the name; folders and the label are members of its."""
+    (tmp_path / "files/cats").mkdir(parents=True)
+    (tmp_path / "files/cats/1.png").write_bytes(b"1")
+    words = ("--format=gnu", f"--listed-incremental={tmp_path}/snapshot", "--label=night")
+    source = open_archive(tmp_path / "source", tar_by_program(tmp_path / "files", *words))
+    assert contents_of(source) == {"some/cats/1.png": b"1"}
+
+
 @pytest.mark.parametrize("kind", ["gnu", "pax"])
 def test_names_longer_than_a_header(kind: str, tmp_path: Path) -> None:
     name = "/".join(["long" * 60, *"abcdefgh" * 5, "é漢.jpg"])

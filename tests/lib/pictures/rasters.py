@@ -216,6 +216,13 @@ def _other_pictures() -> Iterator[Picture]:
     few_bits = bytearray(save(COLORS // 16, "JPEG2000", no_jp2=True))
     few_bits[42] = 3  # of the first component 4 bits, of the others 8
     files["jpeg2000-mixed-bits"] = bytes(few_bits)
+    uneven = bytearray(save(COLORS, "JPEG2000", no_jp2=True))
+    uneven[11] -= 1  # of the width, which is odd then
+    uneven[46] = uneven[49] = 2  # of the second and third component every other column
+    deep = bytearray(save(few, "JPEG2000", no_jp2=True))
+    deep[42] = 16  # for 17 bits
+    files |= {"jpeg2000-uneven": bytes(uneven), "jpeg2000-deep": bytes(deep)}
+    files["jpeg2000-cmyk-profile"] = with_jp2_profile(translucent, bytes(16) + b"CMYK" + bytes(108))
     header, color = whole.index(b"jp2h") - 4, whole.index(b"colr") - 4
     size = struct.pack(">I", int.from_bytes(whole[header : header + 4]) + 17)
     colors = struct.pack(">I4sHBBBBBBB", 17, b"pclr", 1, 3, 7, 7, 7, 230, 40, 30)  # one, of three columns of 8 bits
