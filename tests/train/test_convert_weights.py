@@ -1,4 +1,4 @@
-"""Copies of a checkpoint for the other framework: which settings they have, and who makes them."""
+"""Copies of a checkpoint for the other framework, to the new run ``place``: their settings, and who makes them."""
 
 from pathlib import Path
 
@@ -27,42 +27,36 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return store.write(run, staging, 4, {"model": model, "optimizer": {}}, facts)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Place:
-    """The new run."""
-    return open_place(str(tmp_path / "torch"))
-
-
-def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, run: Place) -> None:
-    marker = convert(checkpoint, run).marker
+def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, place: Place) -> None:
+    marker = convert(checkpoint, place).marker
     assert marker["framework"] == "torch"
     assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
-    assert [info.base_name for info in run.children()] == ["checkpoints"]
+    assert [info.base_name for info in place.children()] == ["checkpoints"]
 
 
-def test_what_a_copy_that_failed_has_left_is_replaced(checkpoint: Checkpoint, run: Place) -> None:
-    made = convert(checkpoint, run)
-    assert is_taken(run)
+def test_what_a_copy_that_failed_has_left_is_replaced(checkpoint: Checkpoint, place: Place) -> None:
+    made = convert(checkpoint, place)
+    assert is_taken(place)
     (made.folder / "checkpoint.json").delete()
-    assert not is_taken(run)
-    assert convert(checkpoint, run).marker == made.marker
+    assert not is_taken(place)
+    assert convert(checkpoint, place).marker == made.marker
 
 
-def test_settings_that_pytorch_does_not_support_are_refused(tmp_path: Path, run: Place) -> None:
+def test_settings_that_pytorch_does_not_support_are_refused(tmp_path: Path, place: Place) -> None:
     settings = Recipe(model="mlp", batch=8, batch_norm="synchronised", accumulate=2).to_json() | {"group": None}
     marker = {"framework": "tensorflow", "settings": settings}
     with pytest.raises(UsageError, match="--accumulate 2 is not supported by --strategy ddp with --batch-norm"):
-        convert(Checkpoint(open_place(str(tmp_path)), marker), run)
+        convert(Checkpoint(open_place(str(tmp_path)), marker), place)
 
 
-def test_a_trainer_that_begins_the_run_keeps_it(checkpoint: Checkpoint, run: Place) -> None:
-    Lease.take(run / WORK_FOLDER, "a trainer")
-    with pytest.raises(BusyError, match=r"train/convert_weights.py to .*/torch is locked by process "):
-        convert(checkpoint, run)
-    assert [info.base_name for info in run.children()] == [WORK_FOLDER]
+def test_a_trainer_that_begins_the_run_keeps_it(checkpoint: Checkpoint, place: Place) -> None:
+    Lease.take(place / WORK_FOLDER, "a trainer")
+    with pytest.raises(BusyError, match=r"train/convert_weights.py to .*/run is locked by process "):
+        convert(checkpoint, place)
+    assert [info.base_name for info in place.children()] == [WORK_FOLDER]
 
 
-def test_a_checkpoint_that_its_trainer_removes_meanwhile_is_not_damaged(checkpoint: Checkpoint, run: Place) -> None:
+def test_a_checkpoint_that_its_trainer_removes_meanwhile_is_not_damaged(checkpoint: Checkpoint, place: Place) -> None:
     checkpoint.folder.delete()
     with pytest.raises(EnvironmentFailure, match="step-00000004 was removed or replaced meanwhile; run again"):
-        convert(checkpoint, run)
+        convert(checkpoint, place)

@@ -9,7 +9,9 @@ EMPTY_ELEMENTS = {"meta", "img", "br"}
 
 
 class Page(HTMLParser):
-    """What tests look at on a page: every element is closed, what is referred to, tables as lists of rows of cells."""
+    """What tests look at on a page, which is self-contained and accessible: its elements, tables as lists of rows of
+    cells, and ``written``, its text without what lies in it as data.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -22,6 +24,8 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
         assert not self.open
+        self.written = self._check_self_contained()
+        self._check_accessible()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
@@ -52,21 +56,23 @@ class Page(HTMLParser):
         """The text without elements."""
         return " ".join(filter(None, self.words))
 
-    def check_self_contained(self) -> str:
-        """Nothing is loaded from elsewhere, by the page or its drawings; returns it without what lies in it as data."""
+    def _check_self_contained(self) -> str:
+        """Nothing is loaded from elsewhere, by the page or its drawings."""
         written = re.sub(r"data:image/[a-z+]+;base64,[A-Za-z0-9+/=]+", "", self.text)
         assert not re.search(r"https?:|//|@import|url\(|<script|<link", written)
         for tag, attributes in self.elements:
             for name in ("src", "href", "srcset", "data", "action"):
                 value = attributes.get(name) or "#"
                 assert value.startswith(("data:image/", "#")), (tag, name, value[:80])
-        for drawing in self.drawings():
-            values = [value for element in drawing.iter() for value in element.attrib.values()]
-            outside = [value for value in values if "//" in value and not value.startswith("data:image/png;base64,")]
-            assert not outside
+        start = "data:image/svg+xml;base64,"
+        for source in (str(each["src"]) for each in self.of("img")):
+            if source.startswith(start):
+                drawing = ElementTree.fromstring(b64decode(source.removeprefix(start)))
+                values = [value for element in drawing.iter() for value in element.attrib.values()]
+                assert not [each for each in values if "//" in each and not each.startswith("data:image/png;base64,")]
         return written
 
-    def check_accessible(self) -> None:
+    def _check_accessible(self) -> None:
         """Pictures have words, what scrolls by keyboard has a name, and the menu leads to every section."""
         assert all(attributes["alt"] for attributes in self.of("img"))
         ids = {attributes["id"] for attributes in self.of("section") if "id" in attributes}
@@ -74,9 +80,3 @@ class Page(HTMLParser):
         for each in self.of("div"):
             if "scroll" in (each.get("class") or "") and "tabindex" in each:
                 assert each["aria-label"]
-
-    def drawings(self) -> list[ElementTree.Element]:
-        """The SVG drawings, in their order."""
-        start = "data:image/svg+xml;base64,"
-        sources = [str(each["src"]) for each in self.of("img")]
-        return [ElementTree.fromstring(b64decode(each[len(start) :])) for each in sources if each.startswith(start)]

@@ -16,7 +16,7 @@ import numpy as np
 from train.parallel.trainer import StepOfRank
 from train.runs.metrics import ranks_line, step_lines, to_maximise, to_sum
 
-RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = 64\nlr = 0.1\ndecay = "cosine"\nseed = 7\n'
+RECIPE = 'model = "cnn"\nepochs = {epochs}\nbatch = {batch}\nlr = 0.1\ndecay = "cosine"\nseed = 7\n'
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 INPUT_S, WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.002, 0.1, 0.15, 0.004, 0.001
 Line = dict[str, Any]
@@ -25,10 +25,6 @@ Line = dict[str, Any]
 def loss_of(step: int) -> float:
     """Not a number in every 97th step."""
     return math.nan if step % 97 == 0 else 2.3 / (1 + step / 100) + (step % 5) / 50
-
-
-def rate_of(step: int) -> float:
-    return 0.1 / (1 + step / 100)
 
 
 def confusion(classes: int) -> list[list[int]]:
@@ -68,8 +64,8 @@ class RunFolder:
                 self._write(epoch, ranks, range(last - self.recorded_twice + 1, last + 1))
         return self
 
-    def write_recipe(self) -> "RunFolder":
-        (self.folder / "recipe.toml").write_text(RECIPE.format(epochs=len(self.ranks)))
+    def write_recipe(self, batch: int = 64) -> "RunFolder":
+        (self.folder / "recipe.toml").write_text(RECIPE.format(epochs=len(self.ranks), batch=batch))
         return self
 
     def write_result(self, stopped: str = "epochs") -> "RunFolder":
@@ -85,14 +81,12 @@ class RunFolder:
         }
         (self.folder / "result.json").write_text(json.dumps(result))
         record = {
-            "started": "2026-01-02T03:04:00.000+00:00",
             "finished": "2026-01-02T05:24:00.000+00:00",
             "seconds": 8400.0,
             "command": ["train/main.py", "--run", "best"],
             "versions": {"numpy": "2.4.6"},
-            "runner": None,
             "strategy": "horovod",
-            "ranks": [{"rank": rank, "host": f"worker{rank // 2}", "pid": 40 + rank} for rank in range(self.ranks[-1])],
+            "ranks": [{"rank": rank, "host": f"worker{rank // 2}"} for rank in range(self.ranks[-1])],
         }
         (self.folder / "run.json").write_text(json.dumps(record))
         return self
@@ -125,7 +119,7 @@ class RunFolder:
         works = [LATE_WORK_S if each == late else WORK_S for each in range(ranks)]
         whole_s = INPUT_S + max(works) + REDUCE_S + OTHER_S
         seconds = INPUT_S, works[rank], max(works) - works[rank] + REDUCE_S, whole_s
-        return StepOfRank.of(step, rate_of(step), (64 * loss_of(step), 32, 64), seconds, self._stamp(step))
+        return StepOfRank.of(step, 0.1 / (1 + step / 100), (64 * loss_of(step), 32, 64), seconds, self._stamp(step))
 
     def _stamp(self, step: int) -> str:
         return (BEGAN + timedelta(seconds=step)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -79,7 +79,6 @@ def test_what_a_strategy_supports_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("examples", "ranks", "more", "batch"),
     [
-        (1437, 1, {}, 64),
         (1437, 8, {}, 8),  # 23 steps
         (1437, 8, {"accumulate": 2}, 4),
         (1437, 8, {"batch": 64}, 64),
@@ -100,6 +99,10 @@ def test_flags_override_variables_and_these_a_recipe(tmp_path: Path) -> None:
     settings = settings_of("--recipe", tmp_path / "mine.toml", "--batch", 16, RINGSLICE_SEED="6")
     assert settings.recipe == Recipe(model="mlp", batch=16, lr=1.0, seed=6, xla=True)
     assert settings.stopping == Stopping(epochs=7)
+    environment = {"RINGSLICE_MAX_TIME": "90m", "RINGSLICE_STALL_TIMEOUT": "7", "RINGSLICE_READER_MEMORY": "1MB"}
+    settings = settings_of(**environment)  # of options that are not called like their parameters
+    assert (settings.stopping.max_time_s, settings.stall_timeout_s) == (5400, 7)
+    assert settings.reading.budget_bytes == 10**6
 
 
 def test_every_option_comes_from_the_variable_of_its_name() -> None:
@@ -118,12 +121,6 @@ def test_every_option_comes_from_the_variable_of_its_name() -> None:
     assert without == [(predict.command, "batch")]
 
 
-def test_options_that_are_not_called_like_their_parameter_come_from_variables() -> None:
-    settings = settings_of(RINGSLICE_MAX_TIME="90m", RINGSLICE_STALL_TIMEOUT="7", RINGSLICE_READER_MEMORY="1MB")
-    assert (settings.stopping.max_time_s, settings.stall_timeout_s) == (5400, 7)
-    assert settings.reading.budget_bytes == 10**6
-
-
 @pytest.mark.parametrize("name", known_recipes())
 def test_recipes_that_come_along_are_sound(name: str) -> None:
     result = read_recipe(name)
@@ -138,7 +135,6 @@ def test_recipes_that_come_along_are_sound(name: str) -> None:
         ("bach = 8", "has no setting 'bach'; known: accumulate, augment, batch"),
         ('batch = "8"', 'batch = "8" is not a whole number'),
         ("xla = 1", "xla = 1 is not true or false"),
-        ("model = 3", "model = 3 is not a text in quotes"),
         ("batch = ", "is not TOML"),
         (None, "No such file or directory; give a TOML file, or one of"),
     ],
@@ -197,7 +193,7 @@ def test_the_rate_warms_up_to_the_scaled_one_and_decays(
     assert {done: schedule.rate(done, global_batch) for done in rates} == pytest.approx(rates)
 
 
-@pytest.mark.parametrize(("decay", "epochs"), [("cosine", 1), ("cosine", 10), ("step", 3), ("none", 3)])
+@pytest.mark.parametrize(("decay", "epochs"), [("cosine", 1), ("cosine", 10), ("none", 3)])
 def test_by_default_every_run_leaves_the_warm_up(decay: str, epochs: int) -> None:
     """In a fifth of its epochs, or 1; and a cosine reaches its end with the epochs."""
     schedule = Schedule.of(Recipe(decay=decay).resolved(epochs))
@@ -218,15 +214,12 @@ def test_what_is_given_precedes_the_schedule_that_a_run_was_begun_with() -> None
     assert Schedule.of(Recipe(decay="none").resolved(10)).until == math.inf
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), (" 2h ", 7200)])
-def test_a_time_has_a_unit_or_none(text: str, seconds: float) -> None:
-    assert Time().convert(text, None, None) == seconds
-
-
-@pytest.mark.parametrize("text", ["500ms", "s", "nan", "-3m", "0"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
-        Time().convert(text, None, None)
+def test_a_time_has_a_unit_or_none() -> None:
+    for text, seconds in (("90", 90), ("90s", 90), ("1.5m", 90), (" 2h ", 7200)):
+        assert Time().convert(text, None, None) == seconds
+    for text in ("500ms", "s", "nan", "-3m", "0"):
+        with pytest.raises(click.BadParameter, match="is not a time; give seconds"):
+            Time().convert(text, None, None)
 
 
 def test_a_cache_reports_on_one_rank_of_a_host_and_is_not_of_the_training(tmp_path: Path) -> None:
@@ -236,19 +229,11 @@ def test_a_cache_reports_on_one_rank_of_a_host_and_is_not_of_the_training(tmp_pa
         assert isinstance(cache, SliceCache)
         assert (cache._files.path, cache._files.limit_bytes, cache._quiet) == (tmp_path, 2 * 10**9, is_quiet)
     assert settings_of(*words).training_settings() == settings_of().training_settings()
-
-
-@pytest.mark.parametrize("folder", ["~/cache", "file://HOME/cache", "cache"])
-def test_the_folder_of_a_cache_is_named_as_other_places(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    cache = settings_of("--cache", folder.replace("HOME", str(tmp_path)), HOME=str(tmp_path)).reading.cache
+    cache = settings_of("--cache", "~/cache", HOME=str(tmp_path)).reading.cache
     assert isinstance(cache, SliceCache)
     assert cache._files.path == tmp_path / "cache"
 
 
-NOT_OF_PARTS = {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}
 NOT_OF_SERVERS = {"precision": "float16", "batch_norm": "synchronised", "device": "gpu", "deterministic": True}
 
 
@@ -256,9 +241,7 @@ NOT_OF_SERVERS = {"precision": "float16", "batch_norm": "synchronised", "device"
     ("strategy", "options"),
     [
         ("mirrored", {"compression": "fp16", "xla": True}),
-        ("ddp", {"xla": True}),
-        ("pipeline", {**NOT_OF_PARTS, "xla": True}),
-        ("tensor-parallel", NOT_OF_PARTS),
+        ("tensor-parallel", {"accumulate": 2, "precision": "float16", "batch_norm": "synchronised"}),
         ("synchronous-parameter-server", NOT_OF_SERVERS),
         ("parameter-server", {**NOT_OF_SERVERS, "accumulate": 2}),
     ],

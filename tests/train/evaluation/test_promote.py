@@ -79,7 +79,6 @@ def comparison(first: int, second: int, drop: float = 0) -> Comparison:
         (0.79, None, 1, "accuracy 0.7900 is below --min-accuracy 0.8"),
         (0.9, comparison(12, 12), 1, "it is not more accurate: 12 examples against 12"),
         (0.9, comparison(2, 12), 1, "it is not more accurate"),
-        (0.9, comparison(0, 0), 1, "it is not more accurate"),
         (0.9, comparison(8, 2), 1, "p 0.109 is above --max-p 0.05: 8 examples"),
         (0.9, comparison(12, 2), 4, "p 0.0129 is above --max-p 0.05 / 4 candidates"),
         (0.9, comparison(12, 2, 0.11), 1, "class 'b' loses 0.1100, more than --max-class-drop 0.1"),

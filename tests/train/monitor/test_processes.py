@@ -140,18 +140,15 @@ run_rank(command, "alone", "run it again")
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line(number: signal.Signals) -> None:
-    with start(sys.executable, "-c", UNRANKED, "no") as process:
-        first_line(process)
-        process.send_signal(number)
-        _, result = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
-
-
-def test_a_process_that_is_not_a_rank_reports_where_it_failed() -> None:
-    result = run(sys.executable, "-c", UNRANKED, "yes")
-    failed(result, 1, "ringslice: error: epoch 1, step 2 (stepping): it is damaged")
+def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line_and_reports_where_it_failed() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with start(sys.executable, "-c", UNRANKED, "no") as process:
+            first_line(process)
+            process.send_signal(number)
+            _, result = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
+    line = "ringslice: error: epoch 1, step 2 (stepping): it is damaged"
+    failed(run(sys.executable, "-c", UNRANKED, "yes"), 1, line)
 
 
 def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) -> None:

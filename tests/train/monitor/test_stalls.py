@@ -68,12 +68,6 @@ TIMEOUT_S, STEPPING = 40.0, "stepping"
 IDLE = [beat(rank) for rank in range(4)]  # all at one place, without progress for longer than that
 
 
-def late(beats: list[Beat], own: int = 0, silent_s: dict[int, float] | None = None) -> list[int]:
-    """Which ranks are late for the observer ``own``."""
-    others = {each.rank: each for each in beats if each.rank != own}
-    return find_late(Observation(beats[own], others, silent_s or {}), TIMEOUT_S)
-
-
 def changed(rank: int, **fields: object) -> list[Beat]:
     """`IDLE`, stepping, but for this rank."""
     return [replace(each, phase=STEPPING, **fields if each.rank == rank else {}) for each in IDLE]  # type: ignore[arg-type]
@@ -95,7 +89,8 @@ def changed(rank: int, **fields: object) -> list[Beat]:
     ],
 )
 def test_late_is_for_whom_the_others_wait(beats: list[Beat], silent_s: dict[int, float], expected: list[int]) -> None:
-    assert late(beats, 0, silent_s) == expected
+    others = {each.rank: each for each in beats[1:]}
+    assert find_late(Observation(beats[0], others, silent_s), TIMEOUT_S) == expected
 
 
 RUNS, LIMIT_S = 10, 4000.0
@@ -133,21 +128,13 @@ def test_a_rank_that_hangs_is_named_in_time(phase: str) -> None:
         assert others_wait_s <= TIMEOUTS.stall_s + TIMEOUTS.verdict_s + 2
 
 
-@pytest.fixture
-def many_hosts(monkeypatch: pytest.MonkeyPatch) -> int:
+def test_on_many_hosts_slow_runs_raise_no_alarm_and_a_rank_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many ranks, each on a host of its own, that their turn comes every 20 s."""
     for module in ("host_notes", "stall_detector"):
         monkeypatch.setattr(f"train.monitor.{module}.REQUESTS_PER_S", 1.0)
-    return 20
-
-
-def test_slow_runs_on_many_hosts_raise_no_alarm(many_hosts: int) -> None:
     for seed in range(2):
-        assert SimulatedRing(Training(seed), many_hosts).run(LIMIT_S, ((50, 100), (200, 30))) is None
-
-
-def test_on_many_hosts_a_rank_that_hangs_is_named(many_hosts: int) -> None:
-    ring = SimulatedRing(Training(1, (13, READING)), many_hosts)
+        assert SimulatedRing(Training(seed), 20).run(LIMIT_S, ((50, 100), (200, 30))) is None
+    ring = SimulatedRing(Training(1, (13, READING)), 20)
     verdict = ring.run(LIMIT_S)
     assert verdict is not None
     assert verdict.late == (13,)

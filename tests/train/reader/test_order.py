@@ -57,12 +57,11 @@ def test_an_epoch_has_every_record_once_and_any_interval_is_that_part_of_it(
 
 
 @settings(max_examples=60)
-@given(layout=layouts, lanes=st.integers(1, 9), batch=st.integers(1, 20), data=st.data())
+@given(total=st.integers(1, 1000), lanes=st.integers(1, 9), batch=st.integers(1, 20), data=st.data())
 def test_every_example_comes_once_with_changing_world_sizes(
-    layout: list[Integers], lanes: int, batch: int, data: st.DataObject
+    total: int, lanes: int, batch: int, data: st.DataObject
 ) -> None:
-    order = order_of(layout, 1, 2)
-    left: list[Interval] = [(0, order.total)]
+    left: list[Interval] = [(0, total)]
     seen: list[int] = []
     bound = 1
     for _ in range(data.draw(st.integers(1, 5))):  # some steps at each world size, then go on with what is left
@@ -76,8 +75,7 @@ def test_every_example_comes_once_with_changing_world_sizes(
         bound += world_size * lanes
         left = left_after(left, steps, lanes, taken)
         assert len(left) <= bound
-        assert sorted(seen + positions(left)) == list(range(order.total))
-    assert records(order, [(0, order.total)]) == records(order, [(each, each + 1) for each in range(order.total)])
+        assert sorted(seen + positions(left)) == list(range(total))
 
 
 @given(total=st.integers(0, 500), world_size=st.integers(1, 64), batch=st.integers(1, 40), drop=st.booleans())

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.proxy import Proxy, before_datanode
+from tests.hadoop.proxy import before_datanode
 from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, wait_until
 from tests.lib.on_hadoop import put
 from tests.train.reader.test_reader import make_slices, read_examples
@@ -79,11 +79,11 @@ class Reader:
         result = self._result()
         assert (result["raised"], sorted(result["examples"])) == (None, self._written)
 
-    def require_some(self, error: str) -> str:
-        """It ended with this error; returns the message."""
+    def require_some(self) -> str:
+        """It ended with an error; returns the message."""
         result = self._result()
         kind, message = result["raised"]
-        assert kind == error
+        assert kind == "EnvironmentFailure"
         assert 0 < len(result["examples"]) < RECORDS
         assert all(each in self._written for each in result["examples"])
         return str(message)
@@ -130,7 +130,7 @@ def test_a_datanode_dies_and_comes_back(start: Start, hadoop_alone: Cluster) -> 
     hadoop_alone.kill("datanode")
     for reader in [*patient, impatient]:
         reader.resume()
-    assert "cannot be read at offset" in impatient.require_some("EnvironmentFailure")
+    assert "cannot be read at offset" in impatient.require_some()
     for reader in patient:
         reader.wait_for_line("; trying again")
     hadoop_alone.restart("datanode")
@@ -139,25 +139,18 @@ def test_a_datanode_dies_and_comes_back(start: Start, hadoop_alone: Cluster) -> 
         reader.wait_for_line(" answers again, after ")
 
 
-@pytest.fixture
-def proxied(hadoop: Cluster, tmp_path: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """A proxy before the DataNode, and the site of those who are to meet it."""
-    with before_datanode(hadoop, tmp_path) as found:
-        yield found
-
-
-def test_a_connection_hangs(start: Start, uploaded: str, proxied: tuple[Proxy, dict[str, str]]) -> None:
+def test_a_connection_hangs(start: Start, uploaded: str, hadoop: Cluster, tmp_path: Path) -> None:
     """After so long without a byte the error names slice and offset; a shorter pause is none."""
-    proxy, site = proxied
-    begun = start(site, *DRIVERS, silence_s=3)
-    (patient,) = start(site, NATIVE, silence_s=10 * PATIENCE_S)
-    proxy.stall(after_bytes=3_000_000)
-    for reader in [*begun, patient]:
-        reader.resume()
-    for reader in begun:
-        message = reader.require_some("EnvironmentFailure")
-        assert message.startswith(f"no bytes of {uploaded}/train/train-0000")
-        assert ".tfrecord at offset " in message and " for 3 s; " in message
-    assert proxy.stalled >= 3
-    proxy.go_on()
-    patient.require_all()
+    with before_datanode(hadoop, tmp_path) as (proxy, site):
+        begun = start(site, *DRIVERS, silence_s=3)
+        (patient,) = start(site, NATIVE, silence_s=10 * PATIENCE_S)
+        proxy.stall(after_bytes=3_000_000)
+        for reader in [*begun, patient]:
+            reader.resume()
+        for reader in begun:
+            message = reader.require_some()
+            assert message.startswith(f"no bytes of {uploaded}/train/train-0000")
+            assert ".tfrecord at offset " in message and " for 3 s; " in message
+        assert proxy.stalled >= 3
+        proxy.go_on()
+        patient.require_all()

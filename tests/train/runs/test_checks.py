@@ -1,4 +1,4 @@
-"""What all ranks check of a run: that they agree, that its losses are finite; its confusions, and its position."""
+"""What all ranks check of a run: that they agree, that its losses are finite; its confusions, position and schedule."""
 
 import hashlib
 import json
@@ -13,11 +13,18 @@ import pytest
 
 from etl.errors import DataError, EnvironmentFailure, RingsliceError, UsageError
 from etl.stages.layout import SLICES_FORMAT
-from etl.storage.place import json_bytes, open_place, with_checksum
-from tests.lib.commands import flip_bit
+from etl.storage.place import Place, json_bytes, open_place, with_checksum
+from tests.lib.commands import contents, failed, flip_bit, succeeded
+from tests.lib.ranks.running import metric_lines
+from tests.lib.ranks.strategies import Alone
 from tests.lib.ranks.threads import ThreadRank, on_ranks
+from tests.lib.train_in_process import train_here
+from tests.train.conftest import MODEL, TrainedRun
 from train.checkpoints import store
+from train.config.recipe import Recipe
+from train.config.schedule import Schedule
 from train.config.settings import AUTO, Settings
+from train.config.stopping import Stopping
 from train.monitor.monitor import Monitor
 from train.parallel.devices import Device
 from train.parallel.trainer import Trainer
@@ -29,9 +36,10 @@ from train.runs.consistency import disagreement, require_agreement, require_equa
 from train.runs.data import Data
 from train.runs.divergence import MAX_SKIPPED_STEPS, SkipCheck, check_losses
 from train.runs.folder import Dataset, choose_run, find_dataset
+from train.runs.learning_rate import schedule_notes
 from train.runs.position import Metrics, Position
 from train.runs.results import Result, summary_of
-from train.runs.run import Run
+from train.runs.run import Choice, Run, open_run, require_possible
 
 FACTS: dict[str, Any] = {
     "host": "one",
@@ -67,25 +75,18 @@ def trainer(*values: bytes, first: int | None = None) -> Trainer:
     return cast(Trainer, SimpleNamespace(digests=lambda: digests, is_divided=first is not None))
 
 
-@pytest.mark.parametrize(
-    ("trainers", "lost"),
-    [
-        ([trainer(b"1", b"1")] * 3, None),
-        ([trainer(b"1", b"1", b"1")] * 2 + [trainer(b"1", b"2", b"1")], 2),
-        ([trainer(b"1", b"2", first=1), trainer(b"1", b"1", first=0)], None),  # each has a part; v1 is of both
-        ([trainer(b"1", b"2", first=1), trainer(b"1", b"3", first=0)], 1),
-    ],
-)
-def test_weights_that_differ_are_reported_by_rank_and_name(trainers: list[Trainer], lost: int | None) -> None:
-    def compare() -> None:
+def test_weights_that_differ_are_reported_by_rank_and_name() -> None:
+    def compare(*trainers: Trainer) -> None:
         on_ranks(len(trainers), lambda rank: require_equal_weights(trainers[rank.rank], rank))
 
-    if lost is None:
-        compare()
-    else:
-        line = rf"the weights of ranks \[{lost}\] are not those of rank 0, v1 first"
-        with pytest.raises(EnvironmentFailure, match=line):
-            compare()
+    line = r"the weights of ranks \[{}\] are not those of rank 0, v1 first"
+    same, part = trainer(b"1", b"1", b"1"), trainer(b"1", b"2", first=1)
+    compare(same, same, same)
+    with pytest.raises(EnvironmentFailure, match=line.format(2)):
+        compare(same, same, trainer(b"1", b"2", b"1"))
+    compare(part, trainer(b"1", b"1", first=0))  # each has a part of the model; v1 is of both
+    with pytest.raises(EnvironmentFailure, match=line.format(1)):
+        compare(part, trainer(b"1", b"3", first=0))
 
 
 def test_a_run_ends_after_a_loss_that_is_not_finite_or_many_steps_in_a_row_that_were_not_taken() -> None:
@@ -101,9 +102,8 @@ def test_a_run_ends_after_a_loss_that_is_not_finite_or_many_steps_in_a_row_that_
 CLASSES = [f"class {label}" for label in range(7)]
 
 
-@pytest.mark.parametrize("cells_at_once", [1, 20, 1 << 20])
-def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confusion, "CELLS_AT_ONCE", cells_at_once)
+def test_counts_are_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confusion, "CELLS_AT_ONCE", 20)  # of 49
     generator = np.random.default_rng(1)
     labels, predicted, weights = (generator.integers(0, most, (3, 40)) for most in (7, 7, 2))
 
@@ -116,8 +116,7 @@ def test_counts_are_of_all_ranks(cells_at_once: int, monkeypatch: pytest.MonkeyP
         return json_bytes(made.to_json())
 
     expected = np.zeros((7, 7), int)
-    for true, taken, weight in zip(labels.ravel(), predicted.ravel(), weights.ravel(), strict=True):
-        expected[true, taken] += weight
+    np.add.at(expected, (labels, predicted), weights)
     for result in on_ranks(3, of_rank):
         assert result.count(b"\n") == 7 + 7  # a row on each line
         assert json.loads(result)["counts"] == expected.tolist()
@@ -202,10 +201,8 @@ def test_runs_are_numbered_or_named(tmp_path: Path) -> None:
             choose_run(root, name, AUTO, "--to")
 
 
-def test_a_checkpoint_that_a_trainer_removes_meanwhile_is_not_damaged(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_trainer_removes_meanwhile_is_not_damaged(place: Place, staging: Place) -> None:
     """As --keep does between the choice of a checkpoint and its loading."""
-    place = open_place(str(tmp_path))
-    staging = (place / "staging").make_folder()
     run = cast(Run, SimpleNamespace(folder=place, settings=Settings("d")))
     loaded: list[Any] = []
     trainer = cast(Trainer, SimpleNamespace(load_state=lambda state, source: loaded.append(state)))
@@ -216,7 +213,7 @@ def test_a_checkpoint_that_a_trainer_removes_meanwhile_is_not_damaged(tmp_path: 
     load_weights(run, trainer, old, Monitor())
     assert loaded == [{"model": {"v": 10}}]
     store.prune(place, staging, 1)  # the best stays
-    flip_bit(tmp_path / "checkpoints/step-00000010/model.safetensors", -1)
+    flip_bit(Path(place.path) / "checkpoints/step-00000010/model.safetensors", -1)
     with pytest.raises(DataError, match=r"is damaged: .*; give another --checkpoint"):
         load_weights(run, trainer, old, Monitor())
     store.write(place, staging, 10, {"model": {"v": np.array(11)}}, {"framework": "tensorflow"})
@@ -229,10 +226,8 @@ def test_a_checkpoint_that_a_trainer_removes_meanwhile_is_not_damaged(tmp_path: 
 
 
 def test_the_best_is_found_though_a_trainer_removes_it_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, staging: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = open_place(str(tmp_path))
-    staging = (place / "staging").make_folder()
     store.write(place, staging, 10, {"model": {}}, {"score": 0.5})
 
     def remove_and_choose(scores: Any, choose: Any = store._best) -> Any:
@@ -258,3 +253,65 @@ def test_a_summary_has_the_metrics_of_one_set_of_weights(epoch: int, score: floa
     result = Result("", {"test_accuracy": 0.7}, {"epoch": epoch, "step": 9}, Confusion("test", ["a"]))
     summary = summary_of(run, data, replace(Position(9, EPOCH_BEGIN), history=history), result, was_over=False)
     assert (summary.facts[SCORE], summary.facts["test_accuracy"]) == (score, 0.7)
+
+
+# --- the schedule of a run: kept by its checkpoints, changed only by --decay-until ---
+
+
+EPOCH_STEPS = 20  # of the trained run
+
+
+def notes(epochs: int, max_steps: int | None = None, max_time_s: float | None = None, **recipe: Any) -> list[str]:
+    """Of a run of 10 steps per epoch."""
+    stopping = Stopping(epochs, max_steps=max_steps, max_time_s=max_time_s)
+    settings = Settings("d", Recipe(**recipe).resolved(epochs), stopping)
+    return list(schedule_notes(settings, 256, math.inf if max_steps is None else max_steps / 10))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"decay": "step", "max_steps": 100}, None),
+        ({"warmup_epochs": 5}, None),
+        ({"max_steps": 32}, "ends the run at epoch 3.2 of 10, at a learning rate of 0.86 of its peak"),
+        ({"decay_until": 3, "warmup_epochs": 5}, "--warmup-epochs 5 is not below the end of the decay at epoch 3: the"),
+        ({"decay_until": 8}, "the learning rate is 0 from epoch 8 to the end of the run at epoch 10"),
+        ({"max_time_s": 90}, "--max-time 90 s may end the run before epoch 10, until which the learning rate decays;"),
+        ({"warmup_epochs": 10, "decay": "none"}, "--warmup-epochs 10: --epochs 10 ends the run at epoch 10"),
+    ],
+)
+def test_a_schedule_that_is_not_followed_to_its_end_is_reported(options: dict[str, Any], line: str | None) -> None:
+    found = notes(10, **options)
+    assert found == [] if line is None else line in found[0]
+
+
+@pytest.mark.integration
+def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
+    """300 examples: a batch of 8 on 1 rank, of 4 on 8 ranks."""
+    settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
+    earlier = Run.of(settings, Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), replicas=8))
+    for each, batch in ((None, 8), (earlier, 4)):
+        strategy = Alone(earlier=each)
+        assert open_run(settings, strategy, print).settings.recipe.batch == batch
+    with pytest.raises(UsageError, match="301 ranks for 300 training examples; start fewer ranks"):
+        require_possible(open_run(settings, Alone(), print), ranks=301)
+
+
+@pytest.mark.integration
+def test_a_refused_resume_writes_nothing_and_an_allowed_one_is_kept(stopped: TrainedRun, tmp_path: Path) -> None:
+    made = stopped.copy(tmp_path / "root")
+    before = contents(made.folder)
+    refused = train_here(*made.training, "--epochs", 3, "--resume")
+    failed(refused, 2, "give --decay-until 3, which lifts it from 0.31 to 0.63")
+    assert contents(made.folder) == before
+    more = ("--epochs", 3, "--resume", "--max-steps")
+    result = succeeded(train_here(*made.training, *more, 26, "--decay-until", 3)).stderr
+    assert "decays until epoch 3 instead of 2, and goes on at 0.63 of its peak instead of 0.31\n" in result
+    assert "--max-steps 26 ends the run at epoch 1.3 of 3, at a learning rate of 0.6 of its peak" in result
+    assert "without a validation split" not in result
+    assert "decays until" not in succeeded(train_here(*made.training, *more, 27)).stderr
+    rates = {line["step"]: line["rate"] for line in metric_lines(made.folder) if line["kind"] == "step"}
+    ends = {25: 2, 26: 3, 27: 3}  # where the decay ended for these steps
+    assert {step: rates[step] for step in ends} == pytest.approx(
+        {step: Schedule(1, 0, end).rate((step - 1) / EPOCH_STEPS, 15) for step, end in ends.items()}
+    )

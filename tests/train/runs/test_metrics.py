@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
-from etl.storage.place import Place, open_place
+from etl.storage.place import Place
 from tests.lib.commands import succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.ranks.outcomes import committed_keys
@@ -84,38 +84,34 @@ def test_sums_and_shares_of_steps() -> None:
     assert windows(lines, 100) == [lines[first : first + 3] for first in range(0, 250, 3)]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return open_place(str(tmp_path))
-
-
-def test_lines_are_in_files_that_end_with_a_checkpoint(place: Place, tmp_path: Path) -> None:
+def test_lines_are_in_files_that_end_with_a_checkpoint(place: Place, staging: Place) -> None:
     """A run that goes back to a checkpoint loses the lines after it, and no others."""
     lines: list[Line] = []
-    writer = MetricsWriter(place, (place / "_work").make_folder(), lines)
+    writer = MetricsWriter(place, staging, lines)
     for last in (3, 5, 8):
         lines += lines_of([measured(step) for step in range(last - 1, last + 1)])
         writer.cut(last - 1)
     writer.start()
     writer.wait()
     assert lines == []
-    assert steps_of(tmp_path) == [2, 3, 4, 5, 7, 8]
+    assert steps_of(Path(place.path)) == [2, 3, 4, 5, 7, 8]
     writer.roll_back(4)
-    assert steps_of(tmp_path) == [2, 3, 4]
+    assert steps_of(Path(place.path)) == [2, 3, 4]
 
 
-def test_lines_are_written_once_if_the_curves_could_not_be_written(place: Place, tmp_path: Path) -> None:
+def test_lines_are_written_once_if_the_curves_could_not_be_written(place: Place, staging: Place) -> None:
     lines = lines_of([measured(1), measured(2)])
-    writer = MetricsWriter(place, (place / "_work").make_folder(), lines)
-    (tmp_path / "tensorboard").touch()  # in the way of a folder
+    writer = MetricsWriter(place, staging, lines)
+    curves = Path(place.make_folder().path) / "tensorboard"
+    curves.touch()  # in the way of a folder
     writer.write()
     assert len(lines) == 2
     lines += lines_of([measured(3)])
     writer.write()
-    (tmp_path / "tensorboard").unlink()
+    curves.unlink()
     writer.write()
     assert not lines
-    assert steps_of(tmp_path) == [1, 2, 3]
+    assert steps_of(Path(place.path)) == [1, 2, 3]
 
 
 def steps_of(run: Path) -> list[int]:
