@@ -66,17 +66,17 @@ def command(data: str, name: str | None, run: str | None, *, target: str, checkp
     trained = find_with_slices(data, name, run, checkpoint)
     found = store.chosen(open_place(trained.folder), trained.marker)
     run_folder = choose_run(open_place(trained.dataset.root), target, AUTO, "--to")
-    if is_taken(run_folder):
-        raise UsageError(f"--to {target}: {run_folder} already exists; give another name")
+    require_free(run_folder)
     made = convert(found, run_folder)
     facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}
     Summary("convert-weights", str(made.folder), False, facts).show(json)
 
 
-def is_taken(run: Place) -> bool:
-    """True if the run has more than what a copy that failed has left: a part of a checkpoint."""
+def require_free(run: Place) -> None:
+    """Raise UsageError if the run has more than what a copy that failed has left: a part of a checkpoint."""
     others = {info.base_name for info in run.children()} - {WORK_FOLDER, store.FOLDER}
-    return bool(others) or store.newest(run) is not None
+    if others or store.newest(run) is not None:
+        raise UsageError(f"--to {run.name}: {run} already exists; give another name")
 
 
 def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
@@ -104,6 +104,7 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
     facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}
     facts |= {"framework": framework, "settings": settings}
     with leased(run / WORK_FOLDER, f"{COMMAND} to {run}") as lease:
+        require_free(run)  # again: to read a checkpoint may take minutes
         return store.write(run, lease.staging, checkpoint.step, converted, facts)
 
 

@@ -172,6 +172,7 @@ class Launcher:
         self._script, self._as_json, self._has_summary = script, as_json, False
         pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
+        self._others = descendants(os.getpid())  # of the program that became this one
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
         self._process = subprocess.Popen(
             line,
@@ -225,17 +226,26 @@ class Launcher:
         return False
 
     def _finish(self) -> None:
-        """Return once no process is left, and all that they printed is forwarded."""
-        deadline = time.monotonic() + LEFT_TIMEOUT_S
-        while left := descendants(os.getpid()):
-            if time.monotonic() > deadline:
+        """Return once no process is left, and all that they printed is forwarded.
+
+        One that waits for a broken device cannot be killed, and is left behind.
+        """
+        kill_at = time.monotonic() + LEFT_TIMEOUT_S
+        give_up_at = kill_at + STOP_TIMEOUT_S
+        while (left := self._left()) and time.monotonic() < give_up_at:
+            if time.monotonic() > kill_at:
                 for process in left:
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             time.sleep(POLL_S)
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join()  # ends: nobody can write any more
+                thread.join(STOP_TIMEOUT_S)  # nobody can write any more
+
+    def _left(self) -> list[int]:
+        """The processes that the launcher has started."""
+        foreign = {*self._others, *(each for other in self._others for each in descendants(other))}
+        return [each for each in descendants(os.getpid()) if each not in foreign]
 
     def _forward(self, name: str, stream: IO[str]) -> None:
         for line in stream:

@@ -33,7 +33,7 @@ from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
-from tests.lib.train_in_process import export_here, train_here
+from tests.lib.train_in_process import evaluate_here, export_here, train_here
 from train.export import command as export_command
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
@@ -116,6 +116,14 @@ def test_lines_of_horovodrun_are_kept_off() -> None:
 def test_a_host_that_does_not_exist_is_one_line() -> None:
     result = ringslice("train", "ROOT", "--hosts", "localhost:1,nowhere.invalid:1")
     failed(result, 3, "--hosts: nowhere.invalid (ssh: Could not resolve hostname")
+
+
+@pytest.mark.integration
+def test_a_process_of_the_shell_that_it_took_the_place_of_lives_on(tmp_path: Path) -> None:
+    """As one of a container's entry point, which is then its child."""
+    script = f"sleep 100 & echo $! > {tmp_path}/pid; exec ringslice train {tmp_path}/none"
+    failed(run("bash", "-c", script, cwd=tmp_path), 2, "none")
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_lines_of_torchrun_are_kept_off() -> None:
@@ -364,6 +372,8 @@ def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: P
     keys = committed_keys(root / "runs/second", 1)
     assert sorted(keys) == sorted(row["key"] for row in rows if "/group-1/" in row["slice"])
     assert len(keys) == output["records"]
+    evaluated = succeeded(evaluate_here("--data", root, "--run", "second", "--split", "train", "--json"))
+    assert json.loads(evaluated.stdout)["examples"] == sum(row["slice"].startswith("train/") for row in rows)
 
 
 @pytest.mark.chaos

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from etl.errors import UsageError
@@ -11,7 +11,6 @@ from train.reader.intervals import Steps
 AUGMENTATIONS = ("crop", "flip", "colour")
 NONE = "none"
 COSINE, STEP = "cosine", "step"
-DECAY_EPOCHS = "30,60,80"
 SGD, LARS, ADAM, ADAMW = "sgd", "lars", "adam", "adamw"
 RATES = {SGD: 0.2, LARS: 0.2, ADAM: 0.004, ADAMW: 0.004}  # for a global batch of 256: 0.001 with a batch of 64
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
@@ -39,7 +38,7 @@ class Recipe:
     warmup_epochs: float | None = None
     decay: str = COSINE
     decay_until: float | None = None
-    decay_epochs: str = DECAY_EPOCHS
+    decay_epochs: str = "30,60,80"
     weight_decay: float = 0.0
     lars_coefficient: float = 0.001
     label_smoothing: float = 0.0
@@ -62,14 +61,6 @@ class Recipe:
         self._require("seed", 0 <= self.seed < SEEDS, f"a number from 0 to {SEEDS - 1}")
         self._require("warmup_epochs", self.warmup_epochs is None or 0 <= self.warmup_epochs < math.inf, "at least 0")
         self._require("decay_until", self.decay_until is None or 0 < self.decay_until < math.inf, "a number above 0")
-        if self.decay_until is not None and self.decay != COSINE:
-            raise UsageError(
-                f"--decay-until {self.decay_until:g} has no effect with --decay {self.decay}; leave it out"
-            )
-        if self.decay_epochs != DECAY_EPOCHS and self.decay != STEP:
-            raise UsageError(
-                f"--decay-epochs {self.decay_epochs} has no effect with --decay {self.decay}; leave it out"
-            )
         self._require("crop", self.crop is None or 1 <= self.crop <= MAX_VALUE, "at least 1")
         self._require("lr", self.lr is None or 0 < self.lr < math.inf, "a number above 0")
         self._require("lars_coefficient", 0 < self.lars_coefficient < math.inf, "a number above 0")
@@ -83,6 +74,10 @@ class Recipe:
             if name not in AUGMENTATIONS:
                 remedy = f"give {NONE}, or some of {', '.join(AUGMENTATIONS)}"
                 raise UsageError(f"--augment {self.augment!r}: there is no {name!r}; {remedy}")
+        self._refuse_without_effect("decay_until", self.decay == COSINE, "--decay cosine")
+        self._refuse_without_effect("decay_epochs", self.decay == STEP, "--decay step")
+        self._refuse_without_effect("lars_coefficient", self.optimizer == LARS, "--optimizer lars")
+        self._refuse_without_effect("crop_area", "crop" in self.augmentations, "--augment crop")
         _ = self.decays
         if self.xla and self.batch_norm == SYNCHRONISED:
             raise UsageError(
@@ -93,6 +88,11 @@ class Recipe:
     def _require(self, name: str, is_valid: bool, remedy: str) -> None:
         if not is_valid:
             raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
+
+    def _refuse_without_effect(self, name: str, has_effect: bool, needed: str) -> None:
+        value, default = getattr(self, name), next(each.default for each in fields(self) if each.name == name)
+        if value != default and not has_effect:
+            raise UsageError(f"{option_of(name)} {value} has no effect without {needed}; leave it out")
 
     @property
     def base_rate(self) -> float:

@@ -83,7 +83,8 @@ def compare(candidate: Answers, champion: Answers, classes: Sequence[str]) -> Co
     drops = (other - own) / np.maximum(1, totals)
     worst = int(drops.argmax())
     p_value = mcnemar(only_candidate, only_champion)
-    return Comparison(only_candidate, only_champion, p_value, max(0.0, float(drops[worst])), classes[worst])
+    drop = max(0.0, float(drops[worst]))
+    return Comparison(only_candidate, only_champion, p_value, drop, classes[worst] if drop else "")
 
 
 def decide(rules: Rules, accuracy: float, comparison: Comparison | None, candidates: int = 1) -> tuple[bool, str]:

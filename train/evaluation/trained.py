@@ -48,14 +48,14 @@ class Trained:
         store.chosen(open_place(self.folder), self.marker).require_unchanged()
 
     def settings(self, **given: Any) -> Settings:
-        """The settings that it was trained with, and those that are ``given``.
+        """The settings that it was trained with, and those that are ``given``; of no group: all slices are evaluated.
 
         Raises UsageError if its model cannot be converted to the framework of the strategy.
         """
         recorded = self.marker["settings"]
         # without what concerns the steps of the training only
         recipe = replace(Recipe.of_run(recorded), batch_norm=LOCAL, compression=NONE, xla=False)
-        settings = Settings(recipe=recipe, group=recorded["group"], resume=AUTO, **given)
+        settings = Settings(recipe=recipe, resume=AUTO, **given)
         if self.marker["framework"] != settings.framework:
             weights_of(recorded["model"])  # raises it
         return settings
@@ -68,7 +68,7 @@ class Trained:
         if dataset.fingerprint == self.dataset.fingerprint:
             return Run.of(settings, Choice(dataset, self.folder))
         self.require_fit(dataset)
-        run = Run.of(replace(settings, group=None), Choice(dataset, self.folder))
+        run = Run.of(settings, Choice(dataset, self.folder))
         own = Manifest.from_json(self.dataset.manifest)
         return replace(run, manifest=replace(run.manifest, mean=own.mean, std=own.std))
 
@@ -104,6 +104,8 @@ def find_trained(root: Place, name: str | None, which: str) -> Trained:
 
     Raises UsageError if there is none, or the slices that it was trained on are gone.
     """
+    if name == CHAMPION and which == BEST:
+        raise UsageError("--checkpoint best is not for the champion, which is one checkpoint; leave it out")
     if name == CHAMPION:
         return find_promoted(root, read_champion(root))
     run = choose_run(root, name, AUTO)

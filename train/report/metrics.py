@@ -130,9 +130,19 @@ def smooth(values: Series) -> Series:
     """The moving mean of the last values, of shape (steps,); those that are not finite do not count."""
     window = max(1, len(values) // SMOOTHING)
     is_finite = np.isfinite(values)
-    sums, counts = (np.cumsum(each) for each in (np.where(is_finite, values, 0.0), is_finite.astype(np.float64)))
-    sums[window:], counts[window:] = sums[window:] - sums[:-window], counts[window:] - counts[:-window]
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    counts = _window_sums(is_finite.astype(np.float64), window)
+    return np.where(counts > 0, _window_sums(np.where(is_finite, values, 0.0), window) / np.maximum(counts, 1), np.nan)
+
+
+def _window_sums(values: Series, window: int) -> Series:
+    """The sum of each value and those before it in the window, of shape (steps,).
+
+    Added up from both ends of blocks, because a huge value would stay in differences of sums from the beginning.
+    """
+    blocks = np.pad(values, (0, -len(values) % window)).reshape(-1, window)
+    ends, begins = blocks.cumsum(axis=1), blocks[:, ::-1].cumsum(axis=1)[:, ::-1]
+    ends[1:, :-1] += begins[:-1, 1:]
+    return ends.ravel()[: len(values)]
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,11 @@ def export_run(wanted: Export) -> None:
     }
     with TemporaryDirectory(prefix="ringslice-export-") as made:
         save(serving, made)
+        trained.require_unchanged()  # the folder of a run that was removed meanwhile is not made again
+        size_bytes = sum(each.stat().st_size for each in Path(made).rglob("*") if each.is_file())
         marker = files.write(
             Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
         )
-    size_bytes = sum((place / name).info().size for name in marker["files"])
     facts |= {"classes": len(marker["classes"]), "bytes": size_bytes, "seconds": round(record.seconds, 1)}
     Summary("export", str(place), False, facts).show(wanted.json)
     strategy.collective.close()

@@ -16,7 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.stages.champion import CHAMPION, read_champion, read_champions
 from etl.stages.lease import Lease, leased
 from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
-from etl.storage.place import READ_BUFFER_BYTES, Place, json_bytes, open_place, with_checksum
+from etl.storage.place import READ_BUFFER_BYTES, Place, has_checksum, json_bytes, open_place, with_checksum
 from train.runs.folder import find_dataset
 
 FORMAT = "ringslice.export/1"
@@ -102,8 +102,7 @@ def read_marker(place: Place) -> dict[str, Any]:
         raise UsageError(
             f"{place / MARKER} has format {marker.get('format')!r}, this version reads {FORMAT!r}; {remedy}"
         )
-    content = {name: value for name, value in marker.items() if name != "checksum"}
-    if with_checksum(content) != marker or not all(map(_is_below, marker["files"])):
+    if not has_checksum(marker) or not all(map(_is_below, marker["files"])):
         raise DataError(f"{place / MARKER} is damaged: its checksum is not that of its content; {_AGAIN}")
     return marker
 

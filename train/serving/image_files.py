@@ -39,7 +39,7 @@ def _find(word: str) -> Iterator[ImageFile]:
     if place.info().is_file:
         yield ImageFile(word, place)
         return
-    names = sorted(name for name, _ in walk(place) if is_visible(name))
+    names = sorted(name for name, info in walk(place) if info.size is not None and is_visible(name))
     if not names:
         raise UsageError(f"{word} has no files; give images, or a folder of images")
     for name in names:

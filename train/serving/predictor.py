@@ -102,8 +102,8 @@ def _read(image: ImageFile) -> bytes | str:
     """The bytes of a file, or why they are not to be had."""
     try:
         return image.place.read_bytes()
-    except (FileNotFoundError, PermissionError) as error:
-        _, line = explain(error) or (0, "")
+    except OSError as error:
+        _, line = explain(error) or (0, str(error))
         return line
 
 

@@ -15,6 +15,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
+from train.monitor.heartbeat import FOR_ALL
 from train.monitor.messages import PeerLost
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, Number, Operation
@@ -83,13 +84,15 @@ class Ring(Collective):
         return list(hvd.allgather_object(value))
 
     def broadcast_object(self, value: T, root: int = 0) -> T:
+        if self.size == 1:  # what is done here meanwhile is waiting for the storage at most
+            return value
         self._monitor.phase(f"waiting for rank {root}")
         found: T = hvd.broadcast_object(value, root_rank=root)
         return found
 
     def run_on_root(self, function: Callable[[], T]) -> T:
         if self.is_root:
-            self._monitor.local_phase("what rank 0 does for all")
+            self._monitor.local_phase(FOR_ALL)
         return super().run_on_root(function)
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ def main() -> int:
             run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
         if options.gpu:
             require_nccl()
-    except (BuildError, cuda.MissingError) as error:
+    except (BuildError, OSError, cuda.MissingError) as error:
         print(f"build_horovod: {error}", file=sys.stderr)
         return 3
     return 0
@@ -127,7 +127,8 @@ def require_nccl() -> None:
     """Raise BuildError unless Horovod can be loaded here and has NCCL."""
     checked = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)
     if checked.returncode:
-        raise BuildError(f"Horovod was built for GPUs, and cannot be used: {checked.stderr.strip().splitlines()[-1]}")
+        reason = (checked.stderr.strip().splitlines() or [f"status {checked.returncode}"])[-1]
+        raise BuildError(f"Horovod was built for GPUs, and cannot be used: {reason}")
     print("build_horovod: Horovod is loaded, with NCCL", flush=True)
 
 

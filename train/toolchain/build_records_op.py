@@ -40,16 +40,17 @@ def main() -> int:
     """Build or take from the cache, then install; returns the exit status, 3 where the environment fails."""
     parser = argparse.ArgumentParser(description="Build and install the reader's native TensorFlow op.")
     add_cache_option(parser, "libraries")
+    options = parser.parse_args()
     try:
         target = installed_library()
-        cached = parser.parse_args().cache / "ops" / target.name
+        cached = options.cache / "ops" / target.name
         if cached.exists():
             print(f"build_records_op: {cached.name} is in the cache", flush=True)
         else:
             build(cached)
         if not target.exists():
             publish(cached, target)
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         print(f"build_records_op: {error}", file=sys.stderr)
         return 3
     print(f"build_records_op: {target.name} is installed", flush=True)

@@ -33,7 +33,7 @@ from train.reader.state import ReaderState
 from train.runs.folder import Dataset, find_dataset
 from train.runs.position import FIRST_EPOCH
 from train.torch_backend.decode import Decoder
-from train.torch_backend.feed import PixelFeed
+from train.torch_backend.feed import PixelFeed, statistics_of
 
 Batch = tuple[Any, ...]
 
@@ -115,9 +115,11 @@ class SliceDataset(IterableDataset[Batch]):
 
     @property
     def statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of the training split by channel, from 0 to 255: of shape (1, channels, 1, 1)."""
-        mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (self.manifest.mean, self.manifest.std))
-        return mean, std
+        """Mean and standard deviation of the training split by channel, from 0 to 255: of shape (1, channels, 1, 1).
+
+        A deviation is at least 1e-7.
+        """
+        return statistics_of(self.manifest)
 
     @property
     def _reader(self) -> SplitReader:

@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from etl.slices.manifest import Manifest
 from train.reader.batches import RecordBatch
 from train.torch_backend.decode import Decoder
 from train.torch_backend.decode_pool import DecodePool, DecodeProcesses, DecodeThreads, DecodingBatch
 
 DECODED_BATCHES = 2  # ahead of the one that is being used
+MIN_STD = 1e-7  # of a channel that is constant in the training split, as Keras has it
 EPOCHS = 2  # that are open at a time, at most: of training, and of an evaluation within it
 
 
@@ -27,6 +29,12 @@ class PixelBatch:
     labels: torch.Tensor
     weights: torch.Tensor
     real_keys: Sequence[bytes]
+
+
+def statistics_of(manifest: Manifest, device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation by channel, from 0 to 255: float32 of shape (1, channels, 1, 1)."""
+    mean, std = (torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std))
+    return mean, std.clamp(min=MIN_STD)
 
 
 PixelBatches = Generator[PixelBatch, None, None]

@@ -24,7 +24,7 @@ from train.reader.batches import RecordBatch
 from train.reader.intervals import run_of
 from train.runs.metrics import now
 from train.torch_backend.decode import Decoder
-from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed
+from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed, statistics_of
 from train.torch_backend.models import build
 from train.torch_backend.optimizer import RecipeOptimizer
 from train.torch_backend.step_timer import StepTimer
@@ -99,9 +99,7 @@ class TorchTrainer:
         self.net = replicas.wrap(self.model, torch.zeros(2, shape[2], *shape[:2], device=device))
         self.optimizer = RecipeOptimizer(recipe, self.model, device)
         self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
-        self._mean, self._std = (
-            torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std)
-        )
+        self._mean, self._std = statistics_of(manifest, device)
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
         decoder = Decoder(manifest, shape[:2], augmentation)
         self._feed = PixelFeed(decoder, len(os.sched_getaffinity(0)), device.type == "cuda")

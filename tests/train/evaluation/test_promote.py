@@ -99,6 +99,8 @@ def test_the_class_that_loses_most_is_named() -> None:
     found = compare(Answers(keys, labels, candidate), Answers(keys, labels, champion), CLASSES)
     assert (found.only_candidate, found.only_champion) == (6, 1)
     assert (found.dropped_class, found.class_drop) == ("b", 0.25)
+    same = Answers(keys, labels, candidate)
+    assert (compare(same, same, CLASSES).dropped_class, compare(same, same, CLASSES).class_drop) == ("", 0)
     with pytest.raises(EnvironmentFailure, match="different examples"):
         compare(Answers(keys[::-1], labels, candidate), Answers(keys, labels, champion), CLASSES)
 
@@ -220,7 +222,7 @@ def remove_after(function: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_run_that_is_removed_meanwhile(mine: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not promoted, and the result of an evaluation does not make its folder again."""
-    other = mine.copy(tmp_path / "other")
+    other, third = mine.copy(tmp_path / "other"), mine.copy(tmp_path / "third")
     remove_after("train.evaluation.promote.decide", mine.root, monkeypatch)
     outcome = promote_here("--data", mine.root, "mine", "--name", "default")
     failed(outcome, 3, "runs/mine: step-00000040 was removed or replaced meanwhile; run again")
@@ -228,6 +230,9 @@ def test_a_run_that_is_removed_meanwhile(mine: TrainedRun, tmp_path: Path, monke
     remove_after("train.evaluation.evaluate.load_weights", other.root, monkeypatch)
     failed(evaluate_here(*other.words, "--name", "default"), 3, "runs/mine was removed while it was evaluated")
     assert not other.folder.exists()
+    remove_after("train.serving.exporter.load_weights", third.root, monkeypatch)
+    failed(export_here(*third.words, "--name", "default"), 3, "step-00000040 was removed or replaced meanwhile")
+    assert not third.folder.exists()
 
 
 def test_a_run_sees_other_slices_with_its_own_mean_and_deviation(made: TrainedRun) -> None:

@@ -22,7 +22,7 @@ from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from tests.train.monitor.conftest import Clock
 from train.monitor import exit_reporter
-from train.monitor.heartbeat import JOINED, LEASING, LOADING, READING, SAVING, Status
+from train.monitor.heartbeat import FOR_ALL, JOINED, LEASING, LOADING, READING, SAVING, Status
 from train.monitor.host_notes import HostNotes
 from train.monitor.kv_store import KVStoreClient
 from train.monitor.notes import ExitNotice, Note
@@ -132,7 +132,7 @@ def test_the_guard_waits_longer_until_the_first_phase() -> None:
 @pytest.mark.parametrize(
     ("phase", "idle_s", "is_ended"),
     [
-        *[(each, 50, True) for each in (JOINED, LOADING, SAVING, f"{READING} test", LEASING)],
+        *[(each, 50, True) for each in (JOINED, LOADING, SAVING, f"{READING} test", LEASING, FOR_ALL)],
         ("gathering from all ranks", 500, False),
         (READING, 40, False),
     ],

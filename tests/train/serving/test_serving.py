@@ -1,6 +1,7 @@
 """An exported model sees what the trainer sees and needs nothing of ours; it classifies files, or names why not."""
 
 import json
+import os
 import shutil
 import struct
 import sysconfig
@@ -218,6 +219,7 @@ def test_an_export_that_is_damaged_is_not_used(tmp_path: Path) -> None:
     for name, damage, line in (
         ("variables/data", b"Weights", "is damaged: its SHA-256 is not"),
         ("export.json", other_run, "is damaged: its checksum is not"),
+        ("export.json", other_run.replace(b'"b"', b"NaN"), "is damaged: its checksum is not"),
         ("saved_model.pb", None, "is missing"),
     ):
         whole = (there / name).read_bytes()
@@ -260,6 +262,7 @@ def folder(exported: TrainedRun, tmp_path: Path) -> Path:
     for name, data in files.items():
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).write_bytes(data)
+    os.mkfifo(tmp_path / "images/b/pipe.jpg")
     with Image.open(tmp_path / "images/a/three.png") as image:
         image.save(tmp_path / "images/c/three.tiff")
         image.convert("P").save(tmp_path / "images/c/three.bmp")
