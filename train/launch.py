@@ -15,6 +15,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -40,6 +41,8 @@ from train.parallel.endings import Endings, describe_exit
 POLL_S = 0.1
 STOP_TIMEOUT_S = 20.0
 FORWARD, FORWARD_S = "forward", 2.0  # for the last lines of processes that have ended
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # of outgoing connections
+LOWEST_PORT, MAX_PORTS = 10_000, 1000  # the number of those that are tried
 NOTICE_S = 10.0  # for the chief, to report a lost server itself
 MAX_REPLACEMENTS = 10  # of each worker
 REPORTED = (UsageError.status, EnvironmentFailure.status)  # of a worker that would fail again
@@ -48,12 +51,22 @@ Process = subprocess.Popen[bytes]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that no process listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    """Ports of the loopback address that are free, and that the system does not give to connections meanwhile.
+
+    Several launchers may choose at the same moment, so they begin at random.
+    """
+    first_ephemeral = int(_PORT_RANGE.read_text().split()[0])
+    candidates = random.sample(range(LOWEST_PORT, max(first_ephemeral, LOWEST_PORT + MAX_PORTS)), MAX_PORTS)
+    with ExitStack() as open_sockets:
+        chosen: list[int] = []
+        for port in candidates:
+            each = open_sockets.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                chosen.append(port)
+            if len(chosen) == count:
+                return chosen
+    raise EnvironmentFailure(f"{count} free ports of {MAX_PORTS} were not found on this host; end what takes them")
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def test_curves_are_means_of_the_last_values(values: np.ndarray) -> None:
     for number, mean in enumerate(smooth(values)):
         own = values[max(0, number + 1 - window) : number + 1]
         own = own[np.isfinite(own)]
-        assert math.isnan(mean) if not len(own) else mean == pytest.approx(own.mean(), abs=1e-6)
+        assert math.isnan(mean) if not len(own) else mean == pytest.approx(own.mean(), rel=1e-9, abs=1e-6)
 
 
 # --- pages that compare runs ---

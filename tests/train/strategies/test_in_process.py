@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import keras
@@ -101,6 +102,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     monkeypatch.setattr(parameter_server, "JOIN_TIMEOUT_S", 0.0)
     yield Task({"chief": [f"127.0.0.1:{free_ports(1)[0]}"]}, "worker", 1)
     os.close(FACTS)
+
+
+def test_ports_are_none_that_connections_get() -> None:
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert max(free_ports(100)) < int(ephemeral[0])
 
 
 def test_a_chief_that_does_not_come_is_named(worker: Task) -> None:
