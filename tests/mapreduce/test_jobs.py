@@ -23,7 +23,7 @@ from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs
 from mapreduce.shard import ORDER_BYTES, Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
-from tests.lib.commands import contents, failed, ringslice, run, succeeded
+from tests.lib.commands import DIGITS_OPTIONS, contents, failed, ringslice, run, succeeded
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -111,21 +111,14 @@ def test_values_are_sorted_without_the_program_sort(tmp_path: Path, monkeypatch:
     assert ordered.read_bytes() == b"0\tc\n1\ta\n1\tb\n"
 
 
-@pytest.fixture
-def digits_copy(digits_root: Path, tmp_path: Path) -> Path:
-    """The digits' raw packs in a root of their own."""
-    shutil.copytree(digits_root / "raw", tmp_path / "root" / "raw")
-    return tmp_path / "root"
-
-
 @pytest.mark.witness
 @pytest.mark.integration
-def test_runners_and_scripts_make_the_same_bytes(digits_root: Path, digits_copy: Path) -> None:
-    image = ("--size", "28", "--color", "gray", "--format", "png")
-    succeeded(run("mapreduce/normalize.py", "-r", "inline", digits_copy, *image))
-    succeeded(run("mapreduce/shard.py", "-r", "inline", digits_copy))
+def test_scripts_make_the_same_bytes(digits_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_root / "raw", tmp_path / "raw")
+    succeeded(run("mapreduce/normalize.py", "-r", "inline", tmp_path, *DIGITS_OPTIONS[:6]))
+    succeeded(run("mapreduce/shard.py", "-r", "inline", tmp_path))
     for stage in ("normalized", "slices"):
-        assert contents(digits_copy / stage, "run.json") == contents(digits_root / stage, "run.json")
+        assert contents(tmp_path / stage, "run.json") == contents(digits_root / stage, "run.json")
 
 
 @pytest.mark.witness

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ from PIL import Image
 from etl.errors import RingsliceError
 from etl.formats import parquet_tables
 from mapreduce.verify import Verify
+from tests.etl.erase.test_erase import write_tar
 from tests.lib.commands import copy_some
 from tests.lib.edits import REMOVED, Edit, edit_value, fields, publish, set_value
 from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
@@ -55,7 +55,6 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", MANIFEST, "config.partition", "uniform"),
     ("nights", MANIFEST, "config.group_by", "patient"),
     ("nights", EXAMPLES, "source.0", "pack-00077"),
-    ("nights", EXAMPLES, "source.0", None),
     ("nights", EXAMPLES, "sha256.0", None),
     ("nights", "raw/dataset.json", "next_pack", 0),
     ("nights", "raw/dataset.json", "config.pack_bytes", None),
@@ -63,7 +62,6 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("nights", "normalized/rejects/pack-00000.parquet", "offset.0", None),
     ("nights", "normalized/dataset.json", "counts.rejects_by_reason", {"truncated": 1}),
     ("nights", "normalized/parts/pack-00000.parquet", "sums.1", [None]),
-    ("nights", "normalized/parts/pack-00000.parquet", "source_width.1", 0),
     ("nights", "normalized/parts/pack-00000.parquet", "source_height.0", -3),
     ("nights", "raw/dataset.json", "kind", "idx"),
     ("nights", "raw/dataset.json", "pixels", {"height": 8, "width": 8, "channels": 1}),
@@ -74,7 +72,7 @@ SPECIAL: list[tuple[str, str, str, Any]] = [
     ("grouped", MANIFEST, "config.group_by", None),
     ("grouped", MANIFEST, "config.seed", 1),
     ("grouped", MANIFEST, "left_out.duplicates", 0),
-    # of the slices whose splits were kept: another shape
+    # of slices whose splits those of night-2 keep, which are verified
     ("earlier", MANIFEST, "tables.blocks", False),
     ("earlier", MANIFEST, "tables.groups.file", []),
     ("earlier", MANIFEST, "lineage.ancestors", True),
@@ -116,12 +114,6 @@ def nights(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def earlier(nights: Path) -> Path:
-    """The same, for the slices of the second night."""
-    return nights
-
-
-@pytest.fixture(scope="module")
 def grouped(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root of images of patients, floats, duplicates left out, sizes of their own."""
     folder = tmp_path_factory.mktemp("grouped")
@@ -146,10 +138,7 @@ def in_place(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root whose pack is a tar file of the source."""
     folder = tmp_path_factory.mktemp("in-place")
     source, root = copy_some(digits, folder / "source", "01", slice(4)), folder / "root"
-    (folder / "archives").mkdir()
-    with tarfile.open(folder / "archives/all.tar", "w") as tar:
-        for path in sorted(source.rglob("*.png")):
-            tar.add(path, str(path.relative_to(source)))
+    write_tar(source, folder / "archives/all.tar")
     ingest_here(folder / "archives", root, in_place=True)
     normalize_here(root, "--size", "4", "--format", "png")
     shard_here(root, "--name", "night-1", "--split", "train=0.5,test=0.5", "--workers", "2")
@@ -187,16 +176,14 @@ def is_answered(whole: Path, root: Path, edit: Edit) -> bool:
 
 @pytest.mark.parametrize("share", range(4))
 def test_an_edit_of_any_field_is_found(share: int, nights: Path, grouped: Path, tmp_path: Path) -> None:
-    """A quarter of all fields of both roots."""
     left: list[Edit] = []
     for whole, done in ((nights, set[tuple[str, str]]()), (grouped, {*fields(nights)})):
         for (kind, field), places in [*fields(whole).items()][share::4]:
             if (kind, field) in done or kind.endswith("run.json"):
                 continue
-            random, root = Random(f"{kind} {field}"), tmp_path / "root"
-            file, steps = random.choice(places)
-            shutil.copytree(whole, root)
-            edit = edit_value(root, file, steps, random)
+            random = Random(f"{kind} {field}")
+            root = shutil.copytree(whole, tmp_path / "root")
+            edit = edit_value(root, *random.choice(places), random)
             left += [edit] if edit is not None and not is_answered(whole, root, edit) else []
             shutil.rmtree(root)
     assert left == []
@@ -206,7 +193,8 @@ def test_an_edit_of_any_field_is_found(share: int, nights: Path, grouped: Path, 
 def test_special_values_are_found(  # noqa: PLR0917 - a row of the table, and fixtures
     whole: str, file: str, field: str, value: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    root = shutil.copytree(request.getfixturevalue(whole), tmp_path / "root")
+    fixture = "nights" if whole == "earlier" else whole
+    root = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "root")
     (path,) = root.glob(file)
     file = str(path.relative_to(root))
     if value is REMOVED:
@@ -234,9 +222,8 @@ def test_a_damaged_table_of_packs_or_parts_is_found(stage: str, grouped: Path, t
 
 @pytest.mark.parametrize("is_erased", [False, True], ids=["", "without normalized images"])
 def test_slices_that_did_not_keep_their_splits_are_found(is_erased: bool, nights: Path, tmp_path: Path) -> None:
-    """The manifest of slices that kept no splits is edited to say that they did.
-
-    An image of no slices is erased, and with it the generations of normalized that all slices were made from.
+    """The manifest of slices that kept no splits is edited to say that they did. With an image of no slices the
+    generations of normalized are erased that all slices were made from.
     """
     root, listed = shutil.copytree(nights, tmp_path / "root"), tmp_path / "keys"
     shard_here(root, "--name", "moved", "--seed", "3", "--workers", "2", "--slices", "2")

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import hdfs_native
 import pytest
 
 from etl.doctor.check import run
 from etl.errors import EnvironmentFailure
+from etl.storage.place import Place
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
 from tests.hadoop.processes import Process
@@ -149,45 +149,33 @@ def test_a_child_that_hangs_is_stopped_with_its_own(tmp_path: Path) -> None:
     wait_until(lambda: Process.find(int(file.read_text())) is None)
 
 
-def test_a_hadoop_cluster_is_healthy(hadoop: Cluster) -> None:
-    cluster = hadoop
-    before = _listing(cluster)
-    doctor, place, site = ("doctor", "--json"), cluster.uri + "/doctor/x", cluster.environment()
+def test_a_hadoop_cluster_is_healthy(hadoop: Cluster, hdfs: Place) -> None:
+    doctor, place, site = ("doctor", "--json"), hdfs / "a/b", hadoop.environment()
     groups = ("--only", "hadoop", "--only", "storage", "--only", "yarn")
     found = findings(0, ringslice(*doctor, place, "--queue", "default", *groups, **site))
     assert {state for state, _ in found.values()} == {"ok"}
     assert {"NameNode", "files", "queues", "streaming jar"} <= found.keys()
-    by_libhdfs = ("--only", "storage", "--hdfs-driver", "libhdfs")
-    found = findings(0, ringslice(*doctor, place, *by_libhdfs, **site))
+    found = findings(0, ringslice(*doctor, place, "--only", "storage", "--hdfs-driver", "libhdfs", **site))
     assert {state for state, _ in found.values()} == {"ok"}
-    assert _listing(cluster) == before
+    assert not hdfs.children()
     found = findings(3, ringslice(*doctor, "--only", "yarn", "--queue", "missing", **site))
     assert "--queue 'missing' does not exist at http://" in failures(found)["queues"]
 
 
 @pytest.mark.parametrize("stopped", ["doctor", "probe"])
-def test_nothing_is_left_on_hdfs_when_stopped(hadoop: Cluster, stopped: str) -> None:
-    cluster = hadoop
-    folder = f"/doctor-{stopped}-{os.getpid()}"
-    client = hdfs_native.Client(cluster.uri)
-    client.mkdirs(folder, create_parent=True)
-    words = ["ringslice", "doctor", "--json", "--only", "storage", cluster.uri + folder]
-    more = environment(**cluster.environment())
+def test_nothing_is_left_on_hdfs_when_stopped(hadoop: Cluster, hdfs: Place, stopped: str) -> None:
+    words = ["ringslice", "doctor", "--json", "--only", "storage", hdfs.uri]
+    more = environment(**hadoop.environment())
     for _ in range(10):
         doctor = subprocess.Popen(words, env=more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not list(client.list_status(folder)) and doctor.poll() is None:
+        while not hdfs.children() and doctor.poll() is None:
             time.sleep(0.001)
         probes = Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children")
         if doctor.poll() is None and (children := probes.read_text().split()):
             os.kill(*((doctor.pid, signal.SIGINT) if stopped == "doctor" else (int(children[0]), signal.SIGKILL)))
         output, errors = doctor.communicate(timeout=600)
-        assert list(client.list_status(folder)) == []
+        assert not hdfs.children()
         if doctor.returncode != 0:
             break
-    client.delete(folder, recursive=True)
     assert doctor.returncode == (130 if stopped == "doctor" else 3), output
     assert "interrupted" in errors or "crashed (SIGKILL)" in output
-
-
-def _listing(cluster: Cluster) -> list[str]:
-    return sorted(status.path for status in hdfs_native.Client(cluster.uri).list_status("/", False))

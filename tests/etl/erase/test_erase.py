@@ -20,7 +20,7 @@ from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
 from etl.storage.place import Place, open_place
 from mapreduce.verify import Verify
-from tests.lib.commands import contents, failed, succeeded
+from tests.lib.commands import Finished, contents, failed, succeeded
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import erase_here, ingest_here, normalize_here, refused, run_here, shard_here
 from tests.lib.nights import some_png
@@ -104,6 +104,11 @@ def files_with(root: Path, needles: set[bytes]) -> list[str]:
     return [name for name, data in contents(root).items() if any(needle in data for needle in needles)]
 
 
+def run_named_command(finished: Finished) -> None:
+    (command,) = re.findall(r"without these images: ringslice (shard .*)", finished.stderr)
+    succeeded(ringslice_here(*shlex.split(command), "-r", "inline"))
+
+
 def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Dataset) -> None:
     needles = {*BYTES, *encoded(data.root, GONE)}
     assert len(needles) == len(BYTES) + 4
@@ -119,8 +124,7 @@ def test_no_file_has_what_was_erased_once_its_slices_are_made_again(data: Datase
     assert contents(data.root / "slices") == kept
     assert files_with(data.root / "raw", needles) == files_with(data.root / "normalized", needles) == []
     refused(Verify, 1, "was erased, and is still here", data.root, "--name", "night-2", one_line=False)
-    (command,) = re.findall(r"without these images: ringslice (shard .*)", finished.stderr)
-    succeeded(ringslice_here(*shlex.split(command), "-r", "inline"))
+    run_named_command(finished)
     for name in facts["remaining_slices"]:
         shutil.rmtree(data.root / "slices" / name)
     again = json.loads(succeeded(ringslice_here(*words)).stdout)
@@ -144,8 +148,7 @@ def test_an_image_is_erased_from_slices_that_know_only_its_copies(data: Dataset)
     data.listed.write_text("ant/later.png\nnobody\n")
     finished = ringslice_here("erase", data.root, "--keys", data.listed, "-r", "inline")
     assert "erase: 1 of 2 keys are unknown: 'nobody'" in finished.stderr
-    (command,) = re.findall(r"without these images: ringslice (shard .*)", finished.stderr)
-    succeeded(ringslice_here(*shlex.split(command), "-r", "inline"))
+    run_named_command(finished)
     assert not {"ant/03.png", "cat/copy.png", "ant/later.png"} & data.splits("night-2-erased").keys()
 
 
@@ -171,10 +174,10 @@ def test_parts_are_those_that_normalize_makes(data: Dataset, tmp_path: Path) -> 
     fresh = tmp_path / "fresh"
     shutil.copytree(data.root / "raw", fresh / "raw")
     normalize_here(fresh, *NORMALIZED)
-    made = contents(fresh / "normalized", "run.json", "dataset.json")
-    assert made == contents(data.root / "normalized", "run.json", "dataset.json")
-    ours, theirs = (json.loads((root / "normalized/dataset.json").read_text()) for root in (data.root, fresh))
-    assert theirs | {"parent": ours["parent"]} == ours
+    ours, theirs = (contents(root / "normalized", "run.json") for root in (data.root, fresh))
+    our_marker, their_marker = (json.loads(files.pop("dataset.json")) for files in (ours, theirs))
+    assert ours == theirs
+    assert their_marker | {"parent": our_marker["parent"]} == our_marker
 
 
 def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
@@ -223,9 +226,9 @@ def test_slices_that_are_made_meanwhile_are_listed(data: Dataset, monkeypatch: p
 @pytest.mark.integration
 def test_files_of_unfinished_runs_are_removed(data: Dataset) -> None:
     (data.source / "bee/again.png").write_bytes(some_png(3))
-    for stage, words in ((raw_stage, "packs/pack-00099.tar"), (normalized_stage, "parts/pack-00099.tfrecord")):
-        folder = data.root / stage(open_place(str(data.root))).folder.name
-        (folder / words).write_bytes(some_png(3))
+    for stage, file in (("raw", "packs/pack-00099.tar"), ("normalized", "parts/pack-00099.tfrecord")):
+        folder = data.root / stage
+        (folder / file).write_bytes(some_png(3))
         (folder / "_work/driver-000001-aa").mkdir(parents=True)
         (folder / "_work/driver-000001-aa/attempt-1").write_bytes(some_png(3))
         (folder / "_work/plan.json").write_text('{"identity": {"config": {}, "input": "x"}}')

@@ -3,23 +3,11 @@
 import getpass
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.hadoop import site_config
-from etl.hadoop.site_config import (
-    MAX_SUBSTITUTIONS,
-    UMASK,
-    USER_VARIABLE,
-    class_path,
-    hadoop_user,
-    read_site_file,
-    site_configuration,
-    site_umask,
-    substitute_variables,
-)
 from etl.hadoop.yarn_api import ResourceManager
 
 XI = "http://www.w3.org/2001/XInclude"
@@ -34,8 +22,6 @@ def write(path: Path, *content: str) -> Path:
     path.write_text(f'<?xml version="1.0"?><configuration xmlns:xi="{XI}">{"".join(content)}</configuration>')
     return path
 
-
-# --- variables ---
 
 PLAIN = {"host": "nn1", "port": "8021", "which": "port", "ring2": "${ring}"}
 VARIABLES = {  # text and what it resolves to; no second text: to itself
@@ -58,14 +44,14 @@ def test_variables_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSLICE_SET", "yes")
     monkeypatch.setenv("RINGSLICE_EMPTY", "")
     monkeypatch.delenv("RINGSLICE_UNSET", raising=False)
-    assert {name: substitute_variables(VALUES)[name] for name in RESOLVED} == RESOLVED
+    assert {name: site_config.substitute_variables(VALUES)[name] for name in RESOLVED} == RESOLVED
 
 
 def test_variables_are_replaced_a_bounded_number_of_times() -> None:
-    chain = {f"v{number}": f"${{v{number + 1}}}" for number in range(MAX_SUBSTITUTIONS + 5)}
-    assert substitute_variables(chain)["v0"] == "${v1}"
+    chain = {f"v{number}": f"${{v{number + 1}}}" for number in range(site_config.MAX_SUBSTITUTIONS + 5)}
+    assert site_config.substitute_variables(chain)["v0"] == "${v1}"
     bomb = {f"b{number}": f"${{b{number + 1}}}${{c{number + 1}}}" for number in range(50)}
-    assert len(max(substitute_variables(bomb).values(), key=len)) < 1000
+    assert len(max(site_config.substitute_variables(bomb).values(), key=len)) < 1000
 
 
 def test_the_files_of_a_site_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +60,7 @@ def test_the_files_of_a_site_are_read_as_one(tmp_path: Path, monkeypatch: pytest
     write(tmp_path / "core-site.xml", properties(**{"fs.defaultFS": "hdfs://${nn.host}:${nn.port}"}), final)
     write(tmp_path / "yarn-site.xml", '<property name="nn.host" value="nn7"/>', properties(**{"nn.port": "9000"}))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
+    assert site_config.site_configuration()["fs.defaultFS"] == "hdfs://nn7:8020"
 
 
 @pytest.mark.integration
@@ -87,34 +73,31 @@ def test_a_hadoop_program_that_hangs_is_named(tmp_path: Path, monkeypatch: pytes
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     with pytest.raises(EnvironmentFailure, match=r"classpath --glob took more than 0\.1 s; export CLASSPATH, or take"):
-        class_path()
+        site_config.class_path()
 
 
 def test_a_user_without_a_name_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of a container; the libraries of HDFS take the variable, too."""
-    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", USER_VARIABLE):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", site_config.USER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     with pytest.raises(EnvironmentFailure, match="user 4000000000 has no name on this machine; give --hdfs-user"):
-        hadoop_user()
-    monkeypatch.setenv(USER_VARIABLE, "etl")
-    assert hadoop_user() == "etl"
+        site_config.hadoop_user()
+    monkeypatch.setenv(site_config.USER_VARIABLE, "etl")
+    assert site_config.hadoop_user() == "etl"
 
 
 def test_a_umask_is_octal() -> None:
     octal = {"022": 0o022, "27": 0o027, "0077": 0o077, "0": 0}
-    assert {text: site_umask({UMASK: text}) for text in octal} == octal
-    assert site_umask({}) == 0o022
+    assert {text: site_config.site_umask({site_config.UMASK: text}) for text in octal} == octal
+    assert site_config.site_umask({}) == 0o022
     for text in ("", "888", "u=rwx,g=rx,o="):
         with pytest.raises(EnvironmentFailure, match="is not an octal number; set it to one like 027"):
-            site_umask({UMASK: text})
-
-
-# --- includes ---
+            site_config.site_umask({site_config.UMASK: text})
 
 
 def values_of(site: Path) -> dict[str, str]:
-    return {name: value for name, value, _ in read_site_file(site)}
+    return {name: value for name, value, _ in site_config.read_site_file(site)}
 
 
 def test_includes_are_read_where_they_stand(tmp_path: Path) -> None:
@@ -148,10 +131,7 @@ def test_a_fallback_takes_the_place_of_a_file_that_is_missing(tmp_path: Path) ->
 def test_an_include_that_cannot_be_read_is_named(content: str, cause: str, tmp_path: Path) -> None:
     (tmp_path / "broken.xml").write_text("<configuration>")
     with pytest.raises(EnvironmentFailure, match=cause):
-        read_site_file(write(tmp_path / "core-site.xml", content))
-
-
-# --- queues ---
+        site_config.read_site_file(write(tmp_path / "core-site.xml", content))
 
 
 CAPACITY = {
@@ -164,21 +144,14 @@ CAPACITY = {
 FAIR = {"type": "fairScheduler", "rootQueue": {"queueName": "root"}}
 
 
-@pytest.mark.parametrize(
-    ("answer", "there", "missing"),
-    [
-        (CAPACITY, [None, "default", "nightly", "root.images.nightly"], ["images", "small"]),
-        (FAIR, [None, "other", "root.other"], []),
-    ],
-)
-def test_queues(
-    answer: dict[str, Any], there: list[str | None], missing: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of FairScheduler, which makes them on demand, are not known."""
     manager = ResourceManager(["http://nowhere"])
-    monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": answer}})
-    for name in there:
-        manager.queues(name)
-    for name in missing:
+    for scheduler, there in ((CAPACITY, (None, "default", "nightly", "root.images.nightly")), (FAIR, (None, "other"))):
+        monkeypatch.setattr(manager, "_get", lambda path, found=scheduler: {"scheduler": {"schedulerInfo": found}})
+        for name in there:
+            manager.queues(name)
+    monkeypatch.setattr(manager, "_get", lambda path: {"scheduler": {"schedulerInfo": CAPACITY}})
+    for name in ("images", "small"):
         with pytest.raises(EnvironmentFailure, match=f"--queue '{name}' does not exist at http://nowhere; its queues"):
             manager.queues(name)

@@ -94,14 +94,10 @@ def test_who_sleeps_while_another_finishes_or_works(first: int, tmp_path: Path) 
     sleep_while_another_works(place, numbers)
 
 
-def test_on_hdfs_too(hdfs_root: Place) -> None:
-    """Any call, and one of the last, which delete the work folder."""
+@pytest.mark.parametrize("is_sample", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["sample", "every"])
+def test_on_hdfs_too(is_sample: bool, hdfs_root: Place) -> None:
+    """Any call, and one of the last, which delete the work folder; or every call."""
     calls = count_calls(hdfs_root)
-    sleep_while_another_works(hdfs_root, [random.Random(3).randrange(1, calls - 1), calls - 1])
-
-
-@pytest.mark.chaos
-def test_at_every_call_on_hdfs(hdfs_root: Place) -> None:
-    numbers = range(1, count_calls(hdfs_root) + 1)
+    numbers = [random.Random(3).randrange(1, calls - 1), calls - 1] if is_sample else range(1, calls + 1)
     sleep_while_another_finishes(hdfs_root, numbers)
     sleep_while_another_works(hdfs_root, numbers)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -38,7 +39,7 @@ Parts = dict[str, dict[str, Any]]
 
 
 def write_source(folder: Path, night: int = 0) -> Path:
-    """Two classes of small images; in "a" some of 20 and of 30 pixels a side and a long one; one of "b" is a line."""
+    """Small images of two classes; in "a" some of 20 and of 30 pixels a side and a long one; one of "b" is a line."""
     for label, sides in (("a", (9, 20, 9, 30, 9, 20, 9)), ("b", (9,) * 40)):
         (folder / label).mkdir(parents=True, exist_ok=True)
         for number, side in enumerate(sides):
@@ -55,7 +56,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def strict(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Normalised with a limit that rejects the larger images; packs of a few images, some with rejects."""
     root = tmp_path_factory.mktemp("strict") / "root"
     ingest_here(source, root, pack_size="5.5KB")
     normalize_here(root, *WORDS, *STRICT)
@@ -72,32 +72,17 @@ def marker_of(root: Path) -> dict[str, Any]:
 
 
 def parts_of(root: Path) -> Parts:
-    """The entry for the part of each pack."""
     return {pack_of(part): part for part in generations.parts_of(root)}
 
 
 def reasons_of(root: Path) -> dict[str, str]:
-    """The reason of each reject, of all parts that the marker names."""
     listed = [part["part"] for part in parts_of(root).values() if part["rejects"]["count"]]
     rows = [row for part in listed for row in pq.read_table(root / f"normalized/rejects/{part}.parquet").to_pylist()]
     return {row["key"]: row["reason"] for row in rows}
 
 
-def tables_of(root: Path, part: dict[str, Any]) -> list[Any]:
-    """The rows of good images of a part, and its rejects."""
-    paths = [root / "normalized" / folder / f"{part['part']}.parquet" for folder in ("parts", "rejects")]
-    return [pq.read_table(path) if path.exists() else pq.read_table(paths[0]).slice(0, 0) for path in paths]
-
-
-def require_nothing_is_lost(root: Path) -> None:
-    """Input = good + rejects: every image of each pack is either one, in all files that the marker names."""
-    counts = marker_of(root)["counts"]
-    for pack, part in parts_of(root).items():
-        images = pq.read_table(root / "raw/packs" / f"{pack}.parquet")["key"].to_pylist()
-        goods, rejects = (table["key"].to_pylist() for table in tables_of(root, part))
-        assert sorted(goods + rejects) == sorted(images)
-        assert len(images) == part["input"] == part["records"] + part["rejects"]["count"]
-    assert counts["input"] == counts["good"] + counts["rejects"]
+def good_rows(root: Path, part: dict[str, Any]) -> pa.Table:
+    return pq.read_table(root / f"normalized/parts/{part['part']}.parquet")
 
 
 def require_rebuilt(root: Path, fresh: Path, limits: tuple[str, str]) -> None:
@@ -111,10 +96,9 @@ def require_rebuilt(root: Path, fresh: Path, limits: tuple[str, str]) -> None:
             assert part[name] == theirs[pack][name]
         assert part["rejects"]["by_reason"] == theirs[pack]["rejects"]["by_reason"]
         assert part["part"] == pack or part["rejects"] == theirs[pack]["rejects"], "to the same bytes"
-        assert tables_of(root, part)[0].equals(tables_of(fresh, theirs[pack])[0])
+        assert good_rows(root, part).equals(good_rows(fresh, theirs[pack]))
     for name in ("config", "counts"):
         assert marker_of(root)[name] == marker_of(fresh)[name]
-    require_nothing_is_lost(root)
 
 
 def test_looser_limits_give_what_normalising_all_with_them_gives(root: Path, tmp_path: Path) -> None:
@@ -156,7 +140,6 @@ def test_no_part_is_made_if_no_reject_is_good_now(root: Path, capfd: pytest.Capt
         path.unlink()
     assert {what for what, _ in verify(root, "--every-stage")[0]} == {"rejects"}
     assert verify(root, "--every-stage", "--repair") == (set(), "")
-    require_nothing_is_lost(root)
 
 
 def test_only_looser_limits_may_differ(root: Path) -> None:
@@ -194,18 +177,10 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     prune(open_place(str(root)), keep=1)
     assert not (root / "normalized/parts/pack-00000.parquet").exists(), "no slices are made from it"
     ingest_here(night, root, pack_size="5.5KB", max_removed="1")
-    packs = {pack["name"]: pack for pack in generations.packs_of(root)}
-    for words in (LOOSE, (*LOOSEST, RETRY)):
-        normalize_here(root, *WORDS, *words)
-        assert words is not LOOSE or {name: parts_of(root)[name]["part"] for name in before} == {
-            name: part["part"] for name, part in before.items()
-        }, "a renewal keeps the parts that the retry made"
-        for name, part in parts_of(root).items():
-            live = part.get("live", part)
-            assert live["records"] + live["rejects"]["count"] == packs[name]["images"] - packs[name]["removed"]
-            if name in before and not part["removed"] and part["part"] == before[name]["part"]:
-                assert {**before[name], "limits": 0} == {**part, "limits": 0}
-        require_nothing_is_lost(root)
+    normalize_here(root, *WORDS, *LOOSE)
+    kept = {name: parts_of(root)[name]["part"] for name in before}
+    assert kept == {name: part["part"] for name, part in before.items()}, "a renewal keeps what the retry made"
+    normalize_here(root, *WORDS, *LOOSEST, RETRY)
     place, normalized = open_place(str(root)), normalized_stage(open_place(str(root))).read_generation()
     shown = sample_rejects(normalized, Removed.read(place, normalized.marker), seed=0)
     by_reason = normalized.marker["counts"]["rejects_by_reason"]
@@ -244,13 +219,13 @@ def test_new_slices_get_what_is_good_now_and_older_ones_stay_right(root: Path) -
 
 def test_a_good_image_that_changed_is_refused_and_the_part_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with other versions of libraries."""
-    before = contents(root)
+    files = sorted((root / "normalized").rglob("pack-00000*"))
+    before = [path.read_bytes() for path in files]
     with monkeypatch.context() as patch:
         patch.setattr(part_writer, "serialize", lambda example: serialize(replace(example, width=7)))
         refused(Normalize, 1, "pack-00000.parquet: a/0-0.png is not what it was", root, *WORDS, *LOOSEST, RETRY)
-    assert {name: data for name, data in contents(root).items() if "pack-00000" in name} == {
-        name: data for name, data in before.items() if "pack-00000" in name
-    }
+    assert sorted((root / "normalized").rglob("pack-00000*")) == files
+    assert [path.read_bytes() for path in files] == before
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
 
 
