@@ -28,15 +28,8 @@ SCHEMA = {
     },
     "$defs": {"count": {"type": "integer", "minimum": 0}},
 }
-RIGHT: dict[str, Any] = {
-    "format": "a/1",
-    "names": ["x", "y"],
-    "kind": 1,
-    "size": 0,
-    "sha256": None,
-    "by_split": {"train": 0.5},
-    "tables": {"a": True},
-}
+RIGHT: dict[str, Any] = {"format": "a/1", "names": ["x", "y"], "kind": 1, "size": 0, "sha256": None}
+RIGHT |= {"by_split": {"train": 0.5}, "tables": {"a": True}}
 WRONG: list[tuple[str, Any, str]] = [
     ("format", "a/2", "format is 'a/2', against const a/1"),
     ("format", ..., "format is missing"),

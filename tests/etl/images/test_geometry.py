@@ -40,7 +40,6 @@ def test_crop_keeps_the_targets_shape_from_the_centre() -> None:
     ("source", "target", "fit", "size", "canvas"),
     [
         ((375, 500), (256, 256), "shorter", (256, 341), (256, 341)),
-        ((500, 375), (256, 256), "shorter", (341, 256), (341, 256)),
         ((375, 500), (256, 256), "longest", (192, 256), (192, 256)),
         ((375, 500), (256, 256), "pad", (192, 256), (256, 256)),
         ((375, 500), (100, 300), "exact", (100, 300), (100, 300)),
@@ -87,20 +86,13 @@ def test_the_least_source_leaves_the_box_its_pixels() -> None:
                 assert kept < 2 * plan.size[axis] + math.ceil(plan.box.sides[axis] / source[axis])
 
 
-def test_a_plan_of_a_reduced_source_keeps_its_size() -> None:
+def test_a_plan_of_a_reduced_source_ends_within_its_last_pixels() -> None:
     plan = make_plan(Size(3000, 4000), Size(256, 256), "crop")
-    assert plan.box == Box(0, 500, 3000, 3500)
     reduced = plan.of_reduced(Size(750, 1000))
     assert reduced == Plan(Size(750, 1000), Box(0, 125, 750, 875), plan.size, plan.canvas)
-
-
-def test_a_reduced_source_that_is_no_whole_number_of_pixels_ends_within_its_last_ones() -> None:
     plan = make_plan(Size(427, 640), Size(100, 150), "exact")  # 427 * 3 / 8 is 160 and an eighth
     assert plan.of_reduced(Size(161, 240)).box == Box(0, 0, Fraction(1281, 8), 240)
     assert plan.of_reduced(Size(161, 240), (True, False)).box == Box(Fraction(7, 8), 0, 161, 240)
     assert plan.of_reduced(Size(200, 300)).box == Box(0, 0, 200, 300)  # no eighths
-    crop = make_plan(Size(427, 640), Size(50, 50), "crop")
-    assert crop.box == Box(0, 106, 427, 533)
-    assert crop.of_reduced(Size(107, 160), (False, True)).box == Box(
-        0, Fraction(53, 2), Fraction(427, 4), Fraction(533, 4)
-    )
+    crop = make_plan(Size(427, 640), Size(50, 50), "crop").of_reduced(Size(107, 160), (False, True))
+    assert crop.box == Box(0, Fraction(53, 2), Fraction(427, 4), Fraction(533, 4))

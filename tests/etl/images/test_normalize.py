@@ -36,15 +36,6 @@ def pixels_of(data: bytes, config: NormalizeConfig = RGB) -> Pixels:
     return np.frombuffer(result.encoded, np.uint8).reshape(result.height, result.width, config.channels)
 
 
-def photograph(height: int, width: int) -> Pixels:
-    """Smooth colours with edges in them, as photographs have."""
-    y, x = np.mgrid[:height, :width] / max(height, width)
-    waves = [np.sin(20 * x + phase) * np.cos(13 * y * (1 + x) + phase) for phase in (0, 1, 2)]
-    pixels = np.stack(waves, axis=-1) * 100 + 128
-    pixels[height // 4 : height // 2, width // 3 : width // 2] += 60
-    return np.clip(pixels, 0, 255).astype(np.uint8)
-
-
 def psnr(one: Pixels, other: Pixels) -> float:
     error = np.mean((one.astype(float) - other.astype(float)) ** 2)
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
@@ -76,10 +67,7 @@ def test_crop_takes_the_centre_and_exact_stretches() -> None:
     assert stretched[:, 7:9].min() > 180
 
 
-RATIOS = [(2.3, "crop"), (4, "pad"), (5, "shorter"), (7.5, "longest"), (8, "crop"), (16, "exact")]
-
-
-@pytest.mark.parametrize(("ratio", "fit"), RATIOS)
+@pytest.mark.parametrize(("ratio", "fit"), [(2.3, "crop"), (4, "pad"), (5, "shorter"), (7.5, "longest"), (16, "exact")])
 def test_a_scaled_decode_is_near_the_full_one(ratio: float, fit: str) -> None:
     """35 dB, of photographs, upright and not, that are decoded at eighths of their size; plain pixels are not."""
     for number, pixels in enumerate(load_sample_images().images):
@@ -102,14 +90,6 @@ def test_a_scaled_decode_of_more_pixels_a_side_than_opencv_can_address() -> None
     data, config = save(pixels, "JPEG", quality=92), replace(RGB, height=60, width=12_001, fit="exact")
     full = pixels_of(b"P6 40003 201 255\n" + Image.open(io.BytesIO(data)).tobytes(), config)
     assert psnr(pixels_of(data, config), full) >= 30
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (100, 90), (1100, 700)])
-def test_resizing_is_near_pillows(height: int, width: int) -> None:
-    pixels = photograph(height, width)
-    config = replace(RGB, height=256, width=256, fit="exact")
-    reference = np.asarray(Image.fromarray(pixels).resize((256, 256), Image.Resampling.BICUBIC))
-    assert psnr(pixels_of(save(pixels, "PNG"), config), reference) >= 35
 
 
 def test_padding_and_transparency_show_the_background() -> None:
@@ -139,7 +119,7 @@ def test_floats_are_scaled_by_fixed_numbers(format: str, kind: str) -> None:
 @pytest.mark.parametrize("subsampling", [420, 444])
 @pytest.mark.parametrize("color", ["rgb", "gray"])
 def test_jpegs_are_encoded_as_asked(subsampling: int, color: str) -> None:
-    pixels = photograph(64, 48)
+    pixels = np.ascontiguousarray(load_sample_images().images[0][200:264, 300:348])
     config = NormalizeConfig(64, 48, color=color, subsampling=subsampling)
     image: Any = Image.open(io.BytesIO(normalized(save(pixels, "PNG"), config).encoded))
     assert image.mode == ("RGB" if color == "rgb" else "L")

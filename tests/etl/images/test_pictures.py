@@ -15,7 +15,7 @@ from tests.lib.damage.images import try_image, try_picture
 from tests.lib.damage.trials import run_trials
 from tests.lib.pictures import matrix
 from tests.lib.pictures.base import HEIGHT, Picture, Pixels, luma
-from tests.lib.pictures.table import FORMATS, pictures, pictures_of
+from tests.lib.pictures.table import pictures
 
 ROUNDED = 0.6  # grey levels on average, of the mean of 16 pixels
 AS_IT_IS = NormalizeConfig(16, 16, fit="crop", format="raw")
@@ -56,11 +56,9 @@ def fault(picture: Picture) -> str:
     return "" if is_right else str(result)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_right_picture_or_the_right_reason(format: str) -> None:
-    table = pictures_of(format)
-    assert table
-    assert {name: found for name, picture in table.items() if (found := fault(picture))} == {}
+def test_the_right_picture_or_the_right_reason() -> None:
+    assert len(pictures()) > 250
+    assert {name: found for name, picture in pictures().items() if (found := fault(picture))} == {}
 
 
 @pytest.mark.parametrize("format", matrix.FORMATS)

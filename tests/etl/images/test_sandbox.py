@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -180,22 +181,18 @@ def test_a_signal_from_others_costs_no_image(worker: DecodeWorker, number: signa
     assert (started(worker) == worker_pid) is is_same
 
 
-def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(worker: DecodeWorker) -> None:
-    done = threading.Event()
+def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(DecodeWorker):
+        def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+            process, connection = super()._start()
+            process.kill()
+            return process, connection
 
-    def end_all() -> None:
-        while not done.wait(0.01):
-            if (number := process_of(worker)) is not None:
-                os.kill(number, signal.SIGKILL)
-
-    thread = threading.Thread(target=end_all)
-    thread.start()
-    try:
-        with pytest.raises(EnvironmentFailure, match="process that decodes images"):
-            worker.normalize(SUSPICIOUS)
-    finally:
-        done.set()
-        thread.join()
+    with Ended(CONFIG) as worker, pytest.raises(EnvironmentFailure, match="was ended twice"):
+        worker.normalize(SUSPICIOUS)
+    monkeypatch.setattr(sandbox, "START_TIMEOUT_S", 0)  # it is killed while it starts
+    with DecodeWorker(CONFIG) as worker, pytest.raises(EnvironmentFailure, match="cannot start"):
+        worker.normalize(SUSPICIOUS)
 
 
 def test_the_worker_ends_with_its_owner(worker: DecodeWorker) -> None:

@@ -82,16 +82,10 @@ def test_parts_are_those_of_a_copy(root: Place, source: Place, tmp_path: Path, w
     packs = packs_of(here)
     assert [pack["file"] for pack in packs] == [(place / info.base_name).uri for info in place.children()]
     assert {info.extension for info in (here / "raw" / "packs").children()} == {"parquet"}
-
-
-@each_kind
-def test_an_image_is_traced_to_its_file(local: Place, source: Place, write: Write) -> None:
-    files = [write(source, shard, 10 * shard) for shard in range(2)]
-    make(source, local)
-    last = read_rows(local / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
+    last = read_rows(here / "normalized", "pack-00001", ["key", "sha256"]).to_pylist()[-1]
     where: dict[str, Any] = {"column": "image.bytes", "row": 4} if write is write_rows else {"offset": 4 * 4096 + 512}
-    found = trace(local, "pack-00001", last["key"], last["sha256"])["pack"]
-    assert found == {"file": files[1].uri, "size": len(some_png(14)), **where}
+    found = trace(here, "pack-00001", last["key"], last["sha256"])["pack"]
+    assert found == {"file": packs[1]["file"], "size": len(some_png(14)), **where}
 
 
 @each_kind

@@ -1,7 +1,6 @@
 """Archives as sources: their images, and the classes, splits and columns that samples and folders give them."""
 
 import json
-import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,19 +9,16 @@ from typing import Any
 import pytest
 
 from etl.errors import UsageError
-from etl.raw.ingest import ingest
 from etl.sources.base import SourceOptions
 from etl.sources.detect import open_source
-from etl.storage.filesystem import LocalFilesystem
-from etl.storage.place import Place, open_place
-from tests.lib.faults import READ, Fault, FaultyFilesystem
-from tests.lib.inline import ingest_here, ingest_values
+from etl.storage.place import open_place
 from tests.lib.sources.archives import (
     SUFFIXES,
     Entry,
     contents_of,
     open_archive,
     packed,
+    refused,
     some_images,
     tar_by_program,
     tar_of,
@@ -47,21 +43,20 @@ def test_images_packed_by_gnu_tar(kind: str, codec: str, tmp_path: Path) -> None
     assert (source.kind, source.skipped, source.is_sequential) == ("archive", 0, bool(codec))
 
 
-@pytest.mark.parametrize(("codec", "name"), [("gzip", "x.tar"), ("zstd", "x.tar.gz"), ("", "x.TGZ")])
-def test_the_codec_is_known_by_the_bytes(codec: str, name: str, tmp_path: Path) -> None:
-    source = open_archive(tmp_path / "source", packed(tar_of(some_images()), codec), name)
-    assert contents_of(source) == {f"x/{entry.name}": entry.data for entry in some_images()}
-    assert source.is_sequential is bool(codec)
-
-
-def test_several_members_of_gzip_and_frames_of_zstd(tmp_path: Path) -> None:
+def test_the_codec_is_known_by_the_bytes(tmp_path: Path) -> None:
+    """Also of several members of gzip, several frames of zstd, or one to be skipped."""
     archive = tar_of(some_images())
-    for data in (
-        packed(archive[:700], "gzip") + packed(archive[700:], "gzip"),
-        b"\x53\x2a\x4d\x18\3\0\0\0abc" + packed(archive, "zstd"),
-        packed(archive[:700], "zstd") + packed(archive[700:], "zstd"),
+    for number, (name, data) in enumerate(
+        (
+            ("x.TGZ", archive),
+            ("x.tar", packed(archive[:700], "gzip") + packed(archive[700:], "gzip")),
+            ("x.tar.gz", packed(archive[:700], "zstd") + packed(archive[700:], "zstd")),
+            ("x.tar", b"\x53\x2a\x4d\x18\3\0\0\0abc" + packed(archive, "zstd")),
+        )
     ):
-        assert len(contents_of(open_archive(tmp_path / "source", data))) == 6
+        source = open_archive(tmp_path / str(number), data, name)
+        assert contents_of(source) == {f"x/{entry.name}": entry.data for entry in some_images()}
+        assert source.is_sequential is (number > 0)
 
 
 @pytest.mark.integration
@@ -88,13 +83,9 @@ def test_names_longer_than_a_header(kind: str, tmp_path: Path) -> None:
 def test_other_headers_of_pax_change_nothing(tmp_path: Path) -> None:
     """A global comment, as `git archive` writes it, times with fractions, and attributes."""
     headers = {"mtime": "1.5", "SCHILY.xattr.user.x": "a=b\nc", "comment": "x" * 3000}
-    path = tmp_path / "some.tar"
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "of all"}) as archive:
-        for entry in some_images():
-            info = tarfile.TarInfo(entry.name)
-            info.size, info.pax_headers = 0, headers
-            archive.addfile(info)
-    assert len(contents_of(open_source(open_place(str(path))))) == 6
+    entries = [Entry(entry.name, fields={"pax_headers": headers}) for entry in some_images()]
+    source = open_archive(tmp_path / "source", tar_of(entries, headers={"comment": "of all"}))
+    assert len(contents_of(source)) == 6
 
 
 def test_folders_are_passed_over_and_what_is_hidden_is_counted(tmp_path: Path) -> None:
@@ -162,12 +153,16 @@ def shard(numbers: Sequence[int]) -> list[Entry]:
 
 @by_codec
 def test_shards_of_webdataset(codec: str, tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
+    """With tables of each shard beside it, as img2dataset leaves them."""
+    folder = tmp_path / "source"
+    folder.mkdir()
     for number in range(3):
         data = packed(tar_of(shard(range(10 * number, 10 * number + 10))), codec)
-        (tmp_path / "source" / f"train-{number:05d}{SUFFIXES[codec]}").write_bytes(data)
-    (tmp_path / "source" / "index.json").write_text("{}")
-    source = open_source(open_place(str(tmp_path / "source")))
+        (folder / f"train-{number:05d}{SUFFIXES[codec]}").write_bytes(data)
+        (folder / f"train-{number:05d}.parquet").write_bytes(b"PAR1")
+        (folder / f"train-{number:05d}_stats.json").write_text("{}")
+    (folder / "index.json").write_text("{}")
+    source = open_source(open_place(str(folder)))
     assert [image.key for image in source.images] == [f"train-{n // 10:05d}/{n:05d}.jpg" for n in range(30)]
     assert list(contents_of(source).values()) == [f"image {number}".encode() for number in range(30)]
     assert (source.classes, source.skipped) == (["0", "1", "2"], 0)
@@ -175,6 +170,8 @@ def test_shards_of_webdataset(codec: str, tmp_path: Path) -> None:
     assert {image.split for image in source.images} == {"train"}
     assert source.images[7].columns == (("txt", "a caption of 7"), ("width", "7"))
     assert [image.position[0] for image in source.images] == [number // 10 for number in range(30)]
+    (folder / "another.parquet").write_bytes(b"PAR1")
+    refused(folder, UsageError, "no images in")
 
 
 def listed(folder: Path, entries: list[Entry], **options: Any) -> list[tuple[str, str, str | None]]:
@@ -247,19 +244,16 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "one name by two ways": ({"b.tar": INNER, "b/1.jpg": b""}, {}, "the key some/b/1.jpg comes twice"),
     "archives thrice": ({"c.tar": tar_of([Entry("b.tar", INNER)])}, {}, "'c.tar' in .*some.tar contains .* 'b.tar'"),
     "no image": ({"a/readme.md": b""}, {}, "no images in .*some.tar; expected members such as"),
+    "a long text": ({"1.jpg": b"", "1.cls": b"a" * 1001}, {}, "has more than 1000 bytes"),
+    "no text": ({"1.jpg": b"", "1.cls": b"\xff\xfe"}, {}, "'1.cls' .* is not UTF-8"),
+    "deep JSON": ({"1.jpg": b"", "1.json": b"[" * 100_000}, {}, "'1.json' .* is not JSON"),
+    "a label of parts": ({"1.jpg": b"", "1.json": b'{"label": ["a"]}'}, {}, "no text and no whole number"),
+    "no such label": (
+        {"1.jpg": b"", "1.json": b'{"label": "a"}'},
+        {"label_column": "kind"},
+        "no .json with the field 'kind' .* correct --label-column",
+    ),
 }
-BAD_LABELS = {
-    "a long text": (".cls", b"a" * 1001, "has more than 1000 bytes"),
-    "no text": (".cls", b"\xff\xfe", "'1.cls' .* is not UTF-8"),
-    "deep JSON": (".json", b"[" * 100_000, "'1.json' .* is not JSON"),
-    "a label of parts": (".json", b'{"label": ["a"]}', "no text and no whole number"),
-}
-BAD |= {what: ({"1.jpg": b"", f"1{suffix}": data}, {}, line) for what, (suffix, data, line) in BAD_LABELS.items()}
-BAD["no such label"] = (
-    {"1.jpg": b"", "1.json": b'{"label": "a"}'},
-    {"label_column": "kind"},
-    "no .json with the field 'kind' .* correct --label-column",
-)
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -276,30 +270,3 @@ def test_the_same_key_in_two_archives_is_refused(tmp_path: Path) -> None:
     open_archive(tmp_path / "source", tar_of(some_images()))
     with pytest.raises(UsageError, match=r"the key some/cats/000.jpg comes twice: in .*some.tar and in .*some.tgz"):
         open_archive(tmp_path / "source", tar_of(some_images()), "some.tgz")
-
-
-def test_a_packed_archive_is_unpacked_once_to_be_compared(tmp_path: Path) -> None:
-    """However many packs its images are in."""
-    (tmp_path / "source").mkdir()
-    path = tmp_path / "source" / "0.tar.gz"
-    path.write_bytes(packed(tar_of(shard(range(60))), "gzip"))
-    ingest_here(tmp_path / "source", tmp_path / "root", pack_size="20")
-    assert len(list((tmp_path / "root/raw/packs").glob("*.tar"))) > 20
-    os.utime(path, (1, 1))
-    counted = Fault()
-    place = Place(FaultyFilesystem(LocalFilesystem(), counted), str(tmp_path / "source"))
-    assert ingest(place, open_place(str(tmp_path / "root")), ingest_values(pack_size="20")).already_done
-    assert counted.calls.count(READ) < 20
-
-
-def test_tables_beside_archives_describe_them(tmp_path: Path) -> None:
-    """As img2dataset leaves them."""
-    (tmp_path / "source").mkdir()
-    for number in range(2):
-        (tmp_path / "source" / f"{number:05d}.tar").write_bytes(tar_of(shard(range(3))))
-        (tmp_path / "source" / f"{number:05d}.parquet").write_bytes(b"PAR1")
-        (tmp_path / "source" / f"{number:05d}_stats.json").write_text("{}")
-    assert len(open_source(open_place(str(tmp_path / "source"))).images) == 6
-    (tmp_path / "source" / "another.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match="no images in"):
-        open_source(open_place(str(tmp_path / "source")))

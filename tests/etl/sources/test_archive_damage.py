@@ -3,7 +3,6 @@
 import io
 import random
 import tarfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,12 @@ import pytest
 from etl.errors import DataError, UsageError
 from etl.sources.tar_members import MAX_EXTENDED_BYTES
 from tests.lib.commands import contents, peak_growth_bytes
-from tests.lib.damage.mutations import mutate
 from tests.lib.inline import ingest_here
-from tests.lib.sources.archives import FORMATS, Entry, contents_of, open_archive, packed, some_images, tar_of
+from tests.lib.sources.archives import FORMATS, Entry, contents_of, example, open_archive, packed, some_images, tar_of
 
 BLOCK = tarfile.BLOCKSIZE
-LONG_NAME = "cats/" + "long" * 60 + ".jpg"
 
 by_kind = pytest.mark.parametrize("kind", list(FORMATS))
-
-
-def example(kind: str) -> list[Entry]:
-    """Members with every header that a format has."""
-    name = LONG_NAME if kind != "ustar" else "cats/" + "long" * 20 + ".jpg"
-    sample = [Entry("dogs/9.json", b'{"label": "dogs", "n": 1}'), Entry("dogs/9.jpg", b"9" * 700)]
-    return [*some_images(), Entry(name, b"n" * 600), *sample]
 
 
 def end_of(archive: bytes) -> int:
@@ -76,13 +66,9 @@ def test_a_damaged_header_is_named_by_its_offset(kind: str, tmp_path: Path) -> N
 def test_a_header_that_was_zeroed_is_no_end(tmp_path: Path) -> None:
     archive = tar_of(some_images())
     header = headers_of(archive)[3]
-    one, two = bytearray(archive), bytearray(archive)
-    one[header : header + BLOCK] = bytes(BLOCK)
-    two[header : header + 2 * BLOCK] = bytes(2 * BLOCK)
+    zeroed = archive[:header] + bytes(BLOCK) + archive[header + BLOCK :]
     with pytest.raises(DataError, match=rf"damaged at byte {header} \(one empty block, where two end an archive"):
-        open_archive(tmp_path / "source", bytes(one))
-    with pytest.raises(DataError, match="goes on behind its end, at byte"):
-        open_archive(tmp_path / "source", bytes(two))
+        open_archive(tmp_path / "source", zeroed)
 
 
 def header(name: str = "cats/1.jpg", **fields: object) -> bytes:
@@ -160,25 +146,6 @@ def test_an_unusable_archive_is_refused_and_nothing_is_written(what: str, tmp_pa
     with pytest.raises(type(raised.value), match=line):
         ingest_here(tmp_path / "source", tmp_path / "below" / "root")
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("codec", ["", "gzip", "zstd"])
-def test_damage_is_an_error_or_loses_nothing(codec: str, tmp_path: Path) -> None:
-    """Without an error every member is there: as an image, or counted; damage may change a name, or add a member."""
-    archives = {kind: packed(tar_of(example(kind), kind), codec) for kind in FORMATS}
-    outcomes: Counter[str] = Counter()
-    for seed in range(200):
-        kind, data = mutate(seed, archives)
-        try:
-            source = open_archive(tmp_path / "source", data)
-            found = contents_of(source)
-        except (DataError, UsageError) as error:
-            assert str(error).isprintable(), f"{seed}: {error!r}"
-            assert "some.tar" in str(error), f"{seed}: {error!r}"
-            outcomes[type(error).__name__] += 1
-        else:
-            assert len(found) + source.skipped >= 8, f"{seed} of {kind}: lost without a word"
-    assert outcomes["DataError"] > 50
 
 
 @pytest.mark.integration

@@ -203,13 +203,6 @@ def test_a_file_that_changed_since_it_was_listed_is_an_error(change: str, kind: 
         contents_of(source)
 
 
-@pytest.mark.parametrize("kind", ["tar", "parquet"])
-def test_a_file_named_by_no_key_is_refused(kind: str, tmp_path: Path) -> None:
-    source = write(open_place(str(tmp_path / "source")), kind, train=range(3))
-    (tmp_path / "source" / f"train-0.{kind}").rename(tmp_path / "source" / f"a\nb.{kind}")
-    refused(source, UsageError, "'a\\nb' cannot be a key, because it has control characters; rename it")
-
-
 @pytest.mark.parametrize(
     "trials", [pytest.param(300, marks=pytest.mark.integration), pytest.param(10_000, marks=pytest.mark.chaos)]
 )

@@ -96,27 +96,20 @@ def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, staging:
     assert names_below(root) == ["deep", "file"]
 
 
-@pytest.mark.parametrize("when", ["before", "at work", "at its end"])
-def test_who_was_replaced_publishes_nothing(when: str, root: Place, staging: Place) -> None:
+@pytest.mark.parametrize("at_work", [False, True])
+def test_who_was_replaced_publishes_nothing(at_work: bool, root: Place, staging: Place) -> None:
     """Its staging folder is gone: it stops, and makes no folder again."""
-
-    def replaced(at: str) -> None:
-        if when == at:
-            staging.delete()
-
-    replaced("before")
-    with (
-        pytest.raises(EnvironmentFailure, match=f"deep/final {TAKEN_OVER}"),
-        publishing(root / "deep" / "final", staging) as output,
-    ):
+    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), publishing(root / "final", staging) as output:
         output.write(b"begin")
-        replaced("at work")
+        if at_work:
+            staging.delete()
         output.write(bytes(3 << 20))
-        replaced("at its end")
-    assert not staging.exists()
-    assert names_below(root) == ([] if when == "before" else ["deep"])
-    with pytest.raises(EnvironmentFailure, match=TAKEN_OVER):
-        replace_bytes(root / "final", staging, b"")
+        staging.delete()
+    assert names_below(root) == []
+    for call in (replace_bytes, publish_bytes):
+        with pytest.raises(EnvironmentFailure, match=TAKEN_OVER):
+            call(root / "deep" / "final", staging, b"")
+    assert names_below(root) == []
 
 
 def test_a_folder_that_is_being_deleted_says_the_same(root: Place, staging: Place) -> None:

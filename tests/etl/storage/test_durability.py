@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.storage.atomic import publish_bytes, replace_bytes
-from etl.storage.place import Place, open_place
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place
 from tests.conftest import TreeMaker
 from tests.hadoop.cluster import Cluster
 from tests.lib.inline import ingest_here
@@ -53,17 +53,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     for name, function in {"fsync": synced, "link": linked, "replace": replaced}.items():
         monkeypatch.setattr(os, name, function)
     return disk
-
-
-def test_bytes_then_name_then_folder(disk: Disk, tmp_path: Path) -> None:
-    root = open_place(str(tmp_path))
-    staging = (root / "_work").make_folder()
-    publish_bytes(root / "deep" / "er" / "part", staging, b"part")
-    replace_bytes(root / "run.json", staging, b"run")
-    publish_bytes(root / "marker.json", staging, b"marker")
-    assert [os.path.basename(name) for name in disk.published] == ["part", "run.json", "marker.json"]
-    assert [*disk.published.values(), disk.pending] == [set(), set(), set(), {}]
-    assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "er")} <= disk.files
 
 
 def test_a_stage_makes_its_files_durable_before_its_marker(disk: Disk, make_tree: TreeMaker, tmp_path: Path) -> None:

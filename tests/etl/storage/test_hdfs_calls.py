@@ -1,5 +1,6 @@
 """Calls of HDFS without one: which are repeated, what a client's words become, and what reaches the client."""
 
+import os
 from collections.abc import Callable
 from itertools import count
 
@@ -8,9 +9,10 @@ import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.storage import hdfs as module
-from etl.storage.hdfs import RETRY_PAUSES_S, RETRY_TIMEOUT_S
+from etl.storage.hdfs import RETRY_PAUSES_S, RETRY_TIMEOUT_S, HdfsFilesystem
 from etl.storage.hdfs_errors import HdfsFailure
 from etl.storage.hdfs_settings import HdfsSettings
+from etl.storage.libhdfs import LibhdfsHdfs
 from etl.storage.native import NativeHdfs
 
 MIB = 1 << 20
@@ -122,6 +124,22 @@ def test_a_failure_is_one_line_with_its_remedy(words: str, line: str, is_transie
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.is_transient == is_transient
+
+
+@pytest.mark.parametrize(("driver", "opened"), [(NativeHdfs, "client"), (LibhdfsHdfs, "driver")])
+def test_a_connection_does_not_outlive_a_fork(
+    driver: type[HdfsFilesystem], opened: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that was not used may be used in a fork."""
+    for name in ("_connect", "_open_jvm"):
+        monkeypatch.setattr(driver, name, lambda self: object(), raising=False)
+    used, unused = driver("nowhere:8020", HdfsSettings()), driver("nowhere:8020", HdfsSettings())
+    assert getattr(used, opened) is getattr(used, opened)
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert getattr(unused, opened) is not None
+    with pytest.raises(EnvironmentFailure, match=f"was opened by process {parent} .* open places after the fork, in"):
+        getattr(used, opened)
 
 
 def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes(hdfs: NativeHdfs) -> None:

@@ -1,5 +1,5 @@
-"""HDFS by both drivers: settings, connections that do not outlive a fork, a rename whose answer is lost; and folders of
-erasure coding, where both write what the other reads, and what a lost DataNode does not take.
+"""HDFS by both drivers: settings, a rename whose answer is lost; and folders of erasure coding, where both write what
+the other reads, and what a lost DataNode does not take.
 """
 
 import os
@@ -67,43 +67,10 @@ def test_settings_are_kept_and_without_them_the_site_decides(driver: str, hdfs_r
     assert (status.owner, status.replication) == (os.environ[USER_VARIABLE], 1)
 
 
-FORK = """
-    import os, sys
-    from etl.errors import EnvironmentFailure
-    from etl.storage.place import open_place
-
-    place = open_place(sys.argv[1])
-    for _ in range(2):
-        number = os.fork()
-        if number == 0:
-            try:
-                print("there" if place.exists() else "missing", flush=True)
-                place.filesystem.touch(place.path)
-            except EnvironmentFailure as error:
-                print(error, flush=True)
-            finally:
-                os._exit(0)
-        assert os.waitpid(number, 0)[1] == 0
-        print("parent", place.exists(), flush=True)
-"""
-
-
 @by_driver
-def test_a_connection_does_not_outlive_a_fork(driver: str, hdfs_root: Place) -> None:
-    """A place that was not used may be used in a fork."""
-    file = hdfs_root / "file"
-    file.filesystem.open_new(file.path).close()
-    *unused, printed, parent = run_python(FORK, file.uri, **{DRIVER_VARIABLE: driver}).splitlines()
-    assert unused == ["there", "parent True"]
-    assert "was opened by process" in printed
-    assert "open places after the fork, in each process" in printed
-    assert parent == "parent True"
-
-
-@by_driver
-def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
-    """hdfs://pair/… as the site's hdfs-site.xml has it; hdfs:/// where that is the default filesystem."""
-    site = {
+def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
+    """A nameservice with a dead NameNode; the umask; what its files include, or the fallback; variables in them."""
+    nameservice = {
         "dfs.nameservices": "pair",
         "dfs.ha.namenodes.pair": "first,second",
         "dfs.namenode.rpc-address.pair.first": "127.0.0.1:1",
@@ -113,31 +80,12 @@ def test_a_nameservice_with_a_dead_namenode(driver: str, cluster: Cluster, hdfs_
         ),
         "dfs.replication": "1",
     }
-    write_site(tmp_path / "core-site.xml", {"fs.defaultFS": "hdfs://pair"})
-    write_site(tmp_path / "hdfs-site.xml", site)
-    script = """
-        import sys
-        from etl.storage.atomic import publish_bytes
-        from etl.storage.place import open_place
-
-        folder = open_place(sys.argv[1])
-        publish_bytes(folder / "file", folder, b"by a nameservice")
-        print(open_place(sys.argv[2]).read_bytes().decode())
-        """
-    places = (f"hdfs://pair{hdfs_root.path}", f"hdfs://{hdfs_root.path}/file")
-    variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
-    assert run_python(script, *places, **variables) == "by a nameservice\n"
-
-
-@by_driver
-def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root: Place, tmp_path: Path) -> None:
-    """Its umask; the default port; what its files include, or its fallback; variables in them."""
-    host = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.1"
+    write_site(tmp_path / "hdfs-site.xml", nameservice)
     includes = '<xi:include href="more.xml"/><xi:include href="absent.xml"><xi:fallback/></xi:include>'
     begin = '<configuration xmlns:xi="http://www.w3.org/2001/XInclude">'
     (tmp_path / "core-site.xml").write_text(f"{begin}{includes}</configuration>")
-    site = {"nn": host, "fs.defaultFS": "hdfs://${nn}", "fs.permissions.umask-mode": "027", "dfs.replication": "1"}
-    write_site(tmp_path / "more.xml", site)
+    more = {"name": "pair", "fs.defaultFS": "hdfs://${name}", "fs.permissions.umask-mode": "027"}
+    write_site(tmp_path / "more.xml", more)
     script = """
         import sys
         from etl.storage.atomic import publish_bytes
@@ -145,12 +93,11 @@ def test_the_site_is_read_as_by_hadoop(driver: str, cluster: Cluster, hdfs_root:
 
         root = open_place(sys.argv[1])
         publish_bytes(root / "folder" / "below" / "file", root, b"x")
-        print(root.uri)
+        print(root.uri, open_place(sys.argv[2]).read_bytes().decode())
         """
+    places = (f"hdfs://{hdfs_root.path}", f"hdfs://pair{hdfs_root.path}/folder/below/file")
     variables = {DRIVER_VARIABLE: driver, "HADOOP_CONF_DIR": str(tmp_path)}
-    with Proxy((host, 8020), ("127.0.0.1", cluster.ports["namenode"])):
-        printed = run_python(script, f"hdfs://{hdfs_root.path}", **variables)
-    assert printed == f"hdfs://{host}:8020{hdfs_root.path}\n"
+    assert run_python(script, *places, **variables) == f"hdfs://pair{hdfs_root.path} x\n"
     client = hdfs_native.Client(cluster.uri)
     found = {info.path.removeprefix(hdfs_root.path): info for info in client.list_status(hdfs_root.path, True)}
     permissions = {name: oct(info.permission) for name, info in found.items() if name}

@@ -34,25 +34,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "core-site.xml"
 
 
-@pytest.mark.parametrize(
-    ("given", "authority"),
-    [
-        ("", "nn1.example:8020"),
-        ("nn1.example", "nn1.example:8020"),
-        ("NN1.Example:8020", "nn1.example:8020"),
-        ("nn1.example:09000", "nn1.example:9000"),
-        ("[::1]", "[::1]:8020"),
-        ("[::1]:9000", "[::1]:9000"),
-        ("pair", "pair"),
-        ("single", "nn3.example:9000"),
-        ("other", "other:8020"),
-    ],
-)
-def test_one_spelling(given: str, authority: str) -> None:
-    assert authority_of(given) == authority
+def test_an_address_has_one_spelling() -> None:
+    spellings = {"": "nn1.example:8020", "NN1.Example": "nn1.example:8020", "nn1.example:09000": "nn1.example:9000"}
+    spellings |= {"[::1]": "[::1]:8020", "[::1]:9000": "[::1]:9000", "pair": "pair", "single": "nn3.example:9000"}
+    assert {given: authority_of(given) for given in spellings} == spellings
 
 
-def test_roots_are_compared_by_filesystem() -> None:
+def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for uri, spellings in {
         "hdfs://nn1.example:8020/x/y": (
             *("hdfs:///x/y", "hdfs://nn1.example/x/y/", "HDFS://NN1.example:8020//x/./y", "hdfs:///z/../x/y"),
@@ -63,9 +51,6 @@ def test_roots_are_compared_by_filesystem() -> None:
         assert {place.uri for place in places} == {uri}
         assert len(set(places)) == 1
         assert open_place("hdfs://pair/x/y") not in places
-
-
-def test_a_path_and_a_uri_name_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a b").write_text("x")
     monkeypatch.setenv("HOME", str(tmp_path))
     for text in (f"{tmp_path}/a b", f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b", "~/a b"):
@@ -106,7 +91,7 @@ def test_other_addresses_are_refused(uri: str, cause: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("default", ["viewfs://cluster/", "file:///", "hdfs:///", ""])
+@pytest.mark.parametrize("default", ["viewfs://cluster/", "hdfs:///", ""])
 def test_a_default_that_is_no_hdfs(default: str, site: Path) -> None:
     write_site(site, {"fs.defaultFS": default} if default else {})
     found = r" \(it is " + default + r"\)" if default else ""
@@ -114,12 +99,15 @@ def test_a_default_that_is_no_hdfs(default: str, site: Path) -> None:
         open_place("hdfs:///x")
 
 
-def test_a_site_that_is_broken_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_or_a_setting_that_is_broken_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write_text("<configuration><property>")
     with pytest.raises(EnvironmentFailure, match=f"{site} is not XML.*correct it"):
         open_place("hdfs://nn1/x")
     monkeypatch.setenv("HADOOP_CONF_DIR", f"{site.parent}/absent")
     with pytest.raises(EnvironmentFailure, match=r"HADOOP_CONF_DIR .*/absent is not a folder; set it to the one"):
+        open_place("hdfs://nn1/x")
+    monkeypatch.setenv(DRIVER_VARIABLE, "carrier-pigeon")
+    with pytest.raises(UsageError, match="'carrier-pigeon' is unknown; give native or libhdfs"):
         open_place("hdfs://nn1/x")
 
 
@@ -138,9 +126,3 @@ def test_libhdfs_without_a_hadoop_is_refused(tmp_path: Path) -> None:
     ):
         with mock.patch.dict(os.environ, variables), pytest.raises(EnvironmentFailure, match=line):
             start_environment(heap_bytes=1 << 28)
-
-
-def test_an_unknown_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DRIVER_VARIABLE, "carrier-pigeon")
-    with pytest.raises(UsageError, match="'carrier-pigeon' is unknown; give native or libhdfs"):
-        open_place("hdfs://nn1/x")

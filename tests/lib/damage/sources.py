@@ -9,6 +9,7 @@ import random
 import tempfile
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from etl.sources.base import SourceImage
 from etl.sources.detect import open_source
 from etl.storage.place import open_place
 from tests.lib.damage.mutations import mutate
-from tests.lib.sources.archives import SUFFIXES, Entry, packed, tar_of
+from tests.lib.sources.archives import FORMATS, SUFFIXES, example, packed, tar_of
 from tests.lib.sources.parquet_images import image_table, some_bytes
 
 _ROWS = 24
@@ -30,7 +31,10 @@ _KEYS = [f"cats/{number:03d}.png" for number in range(_ROWS)]
 
 
 def try_source(number: int) -> str:
-    """A damaged file: of a Parquet file that is good no row is lost."""
+    """A damaged file: of a Parquet file that is good no row is lost, and of an archive no member.
+
+    A member is there as an image, or is counted; damage may change a name, or add a member.
+    """
     origin, data = mutate(number, _files())
     folder, _, file = origin.partition("/")
     beside = {name.partition("/")[2]: each for name, each in _files().items() if name.startswith(f"{folder}/")}
@@ -76,6 +80,7 @@ def _read(folder: Path, file: str, images: int | None) -> None:
     sizes = [sum(map(len, pieces(content))) for content in source.read_all(source.images)]
     assert sizes == [image.size_bytes for image in source.images], "images were lost"
     assert images in (None, len(sizes)), f"it has {len(sizes)} images"
+    assert source.kind != "archive" or len(sizes) + source.skipped >= 8, f"{len(sizes)} images, {source.skipped} more"
 
 
 @cache
@@ -87,8 +92,8 @@ def _files() -> dict[str, bytes]:
         pair = {f"{name}-images-idx{len(shape)}-ubyte": images, f"{name}-labels-idx1-ubyte": labels}
         files |= {f"idx-{name}/{file}": data for file, data in pair.items()}
         files |= {f"idx-{name}-gz/{file}.gz": gzip.compress(data, mtime=0) for file, data in pair.items()}
-    shard = [Entry(f"dogs/{n}.{kind}", data) for n in range(2) for kind, data in (("jpg", b"x" * 600), ("cls", b"1"))]
-    files |= {f"tar-{codec}/train-0{suffix}": packed(tar_of(shard), codec) for codec, suffix in SUFFIXES.items()}
+    for kind, (codec, suffix) in product(FORMATS, SUFFIXES.items()):
+        files[f"tar-{kind}-{codec}/train-0{suffix}"] = packed(tar_of(example(kind), kind), codec)
     table = image_table(_ROWS, split=["train", "test"] * (_ROWS // 2), age=[None, 1.5, 2.0] * (_ROWS // 3))
     table = table.append_column("ward", pa.array(["x", None, "yy"] * (_ROWS // 3)).dictionary_encode())
     ways: dict[str, dict[str, object]] = {

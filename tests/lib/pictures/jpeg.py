@@ -1,6 +1,6 @@
 """JPEG files of every kind, by hand where Pillow cannot write them.
 
-Format: ITU-T T.81 (markers in B.1, lossless coding in H.1), JFIF 1.02, EXIF 2.32 (orientation as in TIFF 6.0), ICC.1
+Format: ITU-T T.81 (markers in B.1), JFIF 1.02, EXIF 2.32 (orientation as in TIFF 6.0), ICC.1
 annex B.4, and Adobe's marker APP14 in ITU-T T.872, section 6.5.3.
 """
 
@@ -29,8 +29,8 @@ from tests.lib.pictures.base import (
 )
 from tests.lib.pictures.png import orientation_exif, xmp_packet
 
-SOF0, SOF1, SOF2, SOF3 = FRAMES = (0xC0, 0xC1, 0xC2, 0xC3)
-DHT, SOS, DQT, APP0, APP1, APP2, APP14 = 0xC4, 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
+SOF1, FRAMES = 0xC1, (0xC0, 0xC1, 0xC2, 0xC3)
+SOS, DQT, APP0, APP1, APP2, APP14 = 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
 
 FINE: dict[str, Any] = {"quality": 95, "subsampling": 0}
 OFF, TWICE_OFF = (1.2, 9), (2.4, 18)  # grey levels that quality 95 may cost: the mean, the worst
@@ -97,6 +97,9 @@ def _usual() -> Iterator[Picture]:
         "jpeg-stray-bytes": first + parts[0] + b"".join(b"\0\1\2\xff\0" + each for each in parts[1:]),
         "jpeg-fill-bytes": first + b"".join(b"\xff\xff\xff" + each for each in parts),
         "jpeg-mpo": save(COLORS, "MPO", save_all=True, append_images=[other], **FINE),
+        "jpeg-rgb": jpeg(keep_rgb=True),  # by Adobe's marker, or the components' names; YCC by that of JFIF, or none
+        "jpeg-rgb-by-names": without(jpeg(keep_rgb=True), APP14),
+        "jpeg-bare": without(plain, APP0),
     }
     yield from alike(COLORS, files, *OFF)
     factors = bytearray(save(GRAYS, "JPEG", quality=95))  # of a single component they mean nothing: T.81, A.2.2
@@ -105,13 +108,6 @@ def _usual() -> Iterator[Picture]:
     for height, width in ((1, 1), (1000, 7), (9, 17)):
         small = content(height, width)
         yield good(f"jpeg-{width}x{height}", jpeg(small, subsampling=2), small, 4.8, 27)
-
-
-def _color_spaces() -> Iterator[Picture]:
-    """By the marker of JFIF, by that of Adobe, by the components' names, as libjpeg and all others decide."""
-    plain = jpeg(keep_rgb=True)
-    files = {"rgb": plain, "rgb-by-names": without(plain, APP14), "bare": without(jpeg(), APP0)}
-    yield from alike(COLORS, {f"jpeg-{name}": data for name, data in files.items()}, *OFF)
 
 
 def _inks() -> Iterator[Picture]:
@@ -172,8 +168,16 @@ def _with_profiles() -> Iterator[Picture]:
     yield from rejects({"jpeg-icc-part-missing-damaged": inserted(damaged, parts[0])}, "broken")
 
 
+# SOF3, which no program at hand writes: samples of 8 bits, each predicted from its left (T.81, H.1)
+LOSSLESS = bytes.fromhex(
+    "ffd8ffc3000b080003000401011100ffc400230000000000100000000000000000000000000102030405060708090a0b0c0d0e0f"
+    "ffda000801010001000043f9bc3786f11f4454259853853862dcf17fffd9"
+)
+LOSSLESS_PIXELS = np.array([[0, 60, 120, 180], [250, 240, 60, 2], [128, 7, 30, 99]], np.uint8)
+
+
 def _by_hand() -> Iterator[Picture]:
-    yield good("jpeg-lossless", lossless_jpeg(GRAYS), GRAYS)
+    yield good("jpeg-lossless", LOSSLESS, LOSSLESS_PIXELS)
     plain = jpeg()
     frame = frame_of(plain)
     deep = frame[:1] + bytes([SOF1]) + frame[2:4] + b"\x0c" + frame[5:]
@@ -183,25 +187,4 @@ def _by_hand() -> Iterator[Picture]:
     yield from rejects({"jpeg-height-at-end": at_end}, "broken")
 
 
-JPEG_PICTURES = (_usual, _color_spaces, _inks, _orientations, _with_profiles, _by_hand)
-
-
-def lossless_jpeg(gray: Pixels) -> bytes:
-    """A lossless JPEG (SOF3) of 8-bit samples, each predicted from its left, in the first column from above.
-
-    A difference is coded as its category, in 5 bits, and so many bits of it, less 1 if it is negative: T.81, F.1.2.1.
-    """
-    samples = gray.astype(int)
-    differences = np.diff(samples, axis=1, prepend=0)
-    differences[:, 0] = np.diff(samples[:, 0], prepend=128)
-    bits = ""
-    for difference in differences.ravel().tolist():
-        size = abs(difference).bit_length()
-        low = difference if difference >= 0 else difference + (1 << size) - 1
-        bits += f"{size:05b}" + (f"{low:0{size}b}" if size else "")
-    bits += "1" * (-len(bits) % 8)
-    scan = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
-    codes = bytes([0, 0, 0, 0, 0, 16, *bytes(11)]) + bytes(range(16))
-    frame = segment(SOF3, struct.pack(">BHHBBBB", 8, *gray.shape, 1, 1, 0x11, 0))
-    start = segment(DHT, codes) + segment(SOS, bytes([1, 1, 0, 1, 0, 0]))
-    return b"\xff\xd8" + frame + start + scan + b"\xff\xd9"
+JPEG_PICTURES = (_usual, _inks, _orientations, _with_profiles, _by_hand)

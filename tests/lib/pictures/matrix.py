@@ -129,7 +129,7 @@ def _shown(cell: Cell, stored: npt.NDArray[Any]) -> Pixels:
         levels = levels[..., 0] if cell.colors.startswith("gray") else levels[..., :-1]
     is_gray = levels.ndim == 2
     if cell.profile == "icc":
-        levels = profiles.from_gray_gamma(levels) if is_gray else profiles.from_adobe_rgb(levels)
+        levels = profiles.from_gamma(levels, profiles.GRAY_GAMMA) if is_gray else profiles.from_adobe_rgb(levels)
     elif cell.profile == "gamma":
         levels = profiles.from_gamma(levels, 1)
     elif cell.profile == "codes" and not is_gray:

@@ -96,12 +96,6 @@ def _deep(pixels: Samples) -> Samples:
     return pixels.astype(np.int64) * 257
 
 
-def _plain() -> Iterator[Picture]:
-    table = chunk(b"PLTE", palette(5).tobytes())
-    yield good("png-palette-5", png(bands(5), 8, PALETTE, table), palette(5)[bands(5)])
-    yield good("png-5x1", png(content(1, 5), 8, RGB), content(1, 5))
-
-
 def _transparent() -> Iterator[Picture]:
     samples, table = bands(16), chunk(b"PLTE", palette(16).tobytes())
     opacity = np.linspace(0, 255, 16).astype(np.uint8)
@@ -116,7 +110,7 @@ def _transparent() -> Iterator[Picture]:
         data = png(deep, depth, GRAY, chunk(b"tRNS", struct.pack(">H", key)))
         yield good(f"png-gray-{depth}-trns", data, np.where(deep == key, np.uint8(255), level), 1, 1)
     clear = chunk(b"tRNS", struct.pack(">H", int(GRAYS[13, 16])))
-    shown = np.where(GRAYS[13, 16] == GRAYS, np.uint8(255), profiles.from_gray_gamma(GRAYS))
+    shown = np.where(GRAYS[13, 16] == GRAYS, np.uint8(255), profiles.from_gamma(GRAYS, profiles.GRAY_GAMMA))
     with_profile = png(GRAYS, 8, GRAY, icc_chunk(profiles.gray_gamma()) + clear)
     yield good("png-gray-8-trns-icc", with_profile, shown, 1, 3)
     near_gray = png(_deep(GRAYS), 16, GRAY, chunk(b"tRNS", struct.pack(">H", int(GRAYS[13, 16]) * 257 + 1)))
@@ -131,7 +125,11 @@ def _transparent() -> Iterator[Picture]:
     yield good("png-rgb-16-trns-of-another", png(near, 16, RGB, key_16), square, 1, 1)
 
 
-def _with_metadata() -> Iterator[Picture]:
+def _usual() -> Iterator[Picture]:
+    """Colours and palettes, with metadata that change nothing."""
+    table = chunk(b"PLTE", palette(5).tobytes())
+    yield good("png-palette-5", png(bands(5), 8, PALETTE, table), palette(5)[bands(5)])
+    yield good("png-5x1", png(content(1, 5), 8, RGB), content(1, 5))
     adobe = icc_chunk(profiles.adobe_rgb())
     first, data, last = chunks(save(COLORS, "PNG"))
     exif = b"Exif\0\0" + orientation_exif(6)
@@ -193,4 +191,4 @@ def _of_stated_colors() -> Iterator[Picture]:
     yield from rejects({"png-codes-hdr": hdr}, "unsupported")
 
 
-PNG_PICTURES = (_plain, _transparent, _with_metadata, _of_stated_colors, _out_of_place)
+PNG_PICTURES = (_usual, _transparent, _of_stated_colors, _out_of_place)

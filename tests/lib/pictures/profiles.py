@@ -18,7 +18,7 @@ from tests.lib.pictures.base import Pixels
 _ADOBE_RGB = np.array([[0.60974, 0.20528, 0.14919], [0.31111, 0.62567, 0.06322], [0.01947, 0.06087, 0.74457]])
 _SRGB = np.array([[0.43607, 0.38515, 0.14307], [0.22249, 0.71687, 0.06061], [0.01392, 0.09708, 0.71410]])
 _DISPLAY_P3 = np.array([[1.2249, -0.2247, 0], [-0.0420, 1.0419, 0], [-0.0197, -0.0786, 1.0979]])  # to linear sRGB
-_ADOBE_GAMMA, _GRAY_GAMMA = 563 / 256, 1.5
+_ADOBE_GAMMA, GRAY_GAMMA = 563 / 256, 1.5
 _D50 = (0.9642, 1.0, 0.8249)
 
 SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -37,11 +37,7 @@ def from_adobe_rgb(pixels: Pixels) -> Pixels:
 
 
 def gray_gamma() -> bytes:
-    return _profile(b"GRAY", b"XYZ ", {b"kTRC": _curve(_GRAY_GAMMA)})
-
-
-def from_gray_gamma(pixels: Pixels) -> Pixels:
-    return _encode_srgb((pixels / 255) ** _GRAY_GAMMA)
+    return _profile(b"GRAY", b"XYZ ", {b"kTRC": _curve(GRAY_GAMMA)})
 
 
 def from_gamma(pixels: Pixels, exponent: float) -> Pixels:
@@ -94,5 +90,4 @@ def _curve(gamma: float) -> bytes:
 
 
 def _fixed(values: Sequence[float]) -> bytes:
-    """s15Fixed16Number."""
     return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))

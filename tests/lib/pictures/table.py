@@ -6,7 +6,7 @@ images, images that lie, and images that would cost too much.
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import numpy as np
@@ -16,27 +16,13 @@ from tests.lib.pictures.jpeg import DQT, JPEG_PICTURES, frame_of, jpeg, segments
 from tests.lib.pictures.png import GRAY, PALETTE, PNG_PICTURES, RGB, SIGNATURE, chunk, chunks, header, png
 from tests.lib.pictures.rasters import BITFIELDS, BLACK_IS_ZERO, OTHER_PICTURES, bmp, first_frame, on_screen, tiff
 
-_OF: dict[str, tuple[Callable[[], Iterator[Picture]], ...]] = {
-    "jpeg": JPEG_PICTURES,
-    "png": PNG_PICTURES,
-    "others": OTHER_PICTURES,
-}
-FORMATS = (*_OF, "rejects")
-
-
-@cache
-def pictures_of(format: str) -> dict[str, Picture]:
-    """The pictures of one of `FORMATS`, by name."""
-    if format in _OF:
-        return {picture.name: picture for make in _OF[format] for picture in make()}
-    whole = {name: picture.data for each in _OF for name, picture in pictures_of(each).items()}
-    return {picture.name: picture for picture in bad_pictures(whole)}
-
 
 @cache
 def pictures() -> dict[str, Picture]:
     """All pictures, by name."""
-    return {name: picture for format in FORMATS for name, picture in pictures_of(format).items()}
+    made = [picture for make in (*JPEG_PICTURES, *PNG_PICTURES, *OTHER_PICTURES) for picture in make()]
+    bad = bad_pictures({picture.name: picture.data for picture in made})
+    return {picture.name: picture for picture in (*made, *bad)}
 
 
 HUGE = 30_000

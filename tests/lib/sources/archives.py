@@ -32,9 +32,10 @@ class Entry:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-def tar_of(entries: Iterable[Entry], kind: str = "pax") -> bytes:
+def tar_of(entries: Iterable[Entry], kind: str = "pax", headers: dict[str, str] | None = None) -> bytes:
+    """An archive; ``headers`` are global ones of pax."""
     output = io.BytesIO()
-    with tarfile.open(fileobj=output, mode="w", format=FORMATS[kind], encoding="utf-8") as archive:
+    with tarfile.open(None, "w", output, format=FORMATS[kind], encoding="utf-8", pax_headers=headers) as archive:
         for entry in entries:
             info = tarfile.TarInfo(entry.name)
             info.size = len(entry.data)
@@ -64,6 +65,13 @@ def some_images(count: int = 6) -> list[Entry]:
         Entry(f"{('cats', 'dogs')[number % 2]}/{number:03d}.jpg", bytes([65 + number]) * sizes[number % len(sizes)])
         for number in range(count)
     ]
+
+
+def example(kind: str) -> list[Entry]:
+    """Eight images, and a text of the last one: members with every header that a format has."""
+    name = f"cats/{'long' * (20 if kind == 'ustar' else 60)}.jpg"
+    sample = [Entry("dogs/9.json", b'{"label": "dogs", "n": 1}'), Entry("dogs/9.jpg", b"9" * 700)]
+    return [*some_images(), Entry(name, b"n" * 600), *sample]
 
 
 def open_archive(folder: Path, data: bytes, name: str = "some.tar", options: SourceOptions | None = None) -> Source:

@@ -1,20 +1,16 @@
-"""What `ringslice ingest` packed, read back from tar files and image lists alone; and how it is interrupted."""
+"""What `ringslice ingest` packed, read back from tar files and image lists alone."""
 
 import hashlib
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from etl.sources.base import Content, SourceImage
 from etl.storage.place import Place
 from tests.lib.generations import packs_of
-
-ReadAll = Callable[[Any, Sequence[SourceImage]], Iterator[Content]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,8 @@ def packed_images(root: Place) -> dict[str, Packed]:
         listed = BytesIO((root / "raw" / "packs" / f"{pack['name']}.parquet").read_bytes())
         rows: list[dict[str, Any]] = pq.read_table(listed).to_pylist()
         with tarfile.open(fileobj=BytesIO(data)) as archive:
-            assert [member.name for member in archive] == [row["key"] for row in rows]
+            members = [(member.name, member.offset_data, member.size) for member in archive]
+        assert members == [(row["key"], row["offset"], row["size"]) for row in rows]
         for row in rows:
             if (pack["name"], row["key"]) in removed:
                 continue
@@ -50,16 +47,3 @@ def packed_images(root: Place) -> dict[str, Packed]:
             name, columns = marker["classes"][row["label"]], dict(row["columns"] or ())
             found[row["key"]] = Packed(content, name, row["split"], columns)
     return found
-
-
-def interrupted_after(count: int, read_all: ReadAll) -> ReadAll:
-    """``read_all`` of a source, that ends after so many images in all as Ctrl-C would end it."""
-    left = iter(range(count))
-
-    def read(source: Any, images: Sequence[SourceImage]) -> Iterator[Content]:
-        for content in read_all(source, images):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            yield content
-
-    return read
