@@ -191,8 +191,8 @@ def test_one_that_others_end_again_and_again_is_a_failure_of_the_machine(monkeyp
     with Ended(CONFIG) as worker, pytest.raises(EnvironmentFailure, match="was ended twice"):
         worker.normalize(SUSPICIOUS)
     monkeypatch.setattr(sandbox, "START_TIMEOUT_S", 0)  # it is killed while it starts
-    with DecodeWorker(CONFIG) as worker, pytest.raises(EnvironmentFailure, match="cannot start"):
-        worker.normalize(SUSPICIOUS)
+    with DecodeWorker(CONFIG) as another, pytest.raises(EnvironmentFailure, match="cannot start"):
+        another.normalize(SUSPICIOUS)
 
 
 def test_the_worker_ends_with_its_owner(worker: DecodeWorker) -> None:

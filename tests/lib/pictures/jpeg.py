@@ -1,6 +1,6 @@
 """JPEG files of every kind, by hand where Pillow cannot write them.
 
-Format: ITU-T T.81 (markers in B.1), JFIF 1.02, EXIF 2.32 (orientation as in TIFF 6.0), ICC.1
+Format: ITU-T T.81 (markers in B.1, lossless coding in H.1), JFIF 1.02, EXIF 2.32 (orientation as in TIFF 6.0), ICC.1
 annex B.4, and Adobe's marker APP14 in ITU-T T.872, section 6.5.3.
 """
 
@@ -29,8 +29,8 @@ from tests.lib.pictures.base import (
 )
 from tests.lib.pictures.png import orientation_exif, xmp_packet
 
-SOF1, FRAMES = 0xC1, (0xC0, 0xC1, 0xC2, 0xC3)
-SOS, DQT, APP0, APP1, APP2, APP14 = 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
+SOF0, SOF1, SOF2, SOF3 = FRAMES = (0xC0, 0xC1, 0xC2, 0xC3)
+DHT, SOS, DQT, APP0, APP1, APP2, APP14 = 0xC4, 0xDA, 0xDB, 0xE0, 0xE1, 0xE2, 0xEE
 
 FINE: dict[str, Any] = {"quality": 95, "subsampling": 0}
 OFF, TWICE_OFF = (1.2, 9), (2.4, 18)  # grey levels that quality 95 may cost: the mean, the worst
@@ -168,16 +168,25 @@ def _with_profiles() -> Iterator[Picture]:
     yield from rejects({"jpeg-icc-part-missing-damaged": inserted(damaged, parts[0])}, "broken")
 
 
-# SOF3, which no program at hand writes: samples of 8 bits, each predicted from its left (T.81, H.1)
-LOSSLESS = bytes.fromhex(
-    "ffd8ffc3000b080003000401011100ffc400230000000000100000000000000000000000000102030405060708090a0b0c0d0e0f"
-    "ffda000801010001000043f9bc3786f11f4454259853853862dcf17fffd9"
-)
-LOSSLESS_PIXELS = np.array([[0, 60, 120, 180], [250, 240, 60, 2], [128, 7, 30, 99]], np.uint8)
+def lossless_jpeg(gray: Pixels) -> bytes:
+    """A lossless JPEG (SOF3), which no program at hand writes, of samples of 28 and 128, 128 in the first column.
+
+    Each is predicted from its left. A difference is coded as its category, here in one bit or two, and so many bits of
+    it, less 1 if it is negative: T.81, F.1.2.1 and H.1.
+    """
+    codes = {0: "0", -100: "10" + "0011011", 100: "10" + "1100100"}
+    bits = "".join(codes[each] for each in np.diff(gray.astype(int), axis=1, prepend=128).ravel().tolist())
+    bits += "1" * (-len(bits) % 8)
+    scan = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    frame = segment(SOF3, struct.pack(">BHHBBBB", 8, *gray.shape, 1, 1, 0x11, 0))
+    start = segment(DHT, bytes([0, 1, 1, *bytes(14), 0, 7])) + segment(SOS, bytes([1, 1, 0, 1, 0, 0]))
+    return b"\xff\xd8" + frame + start + scan + b"\xff\xd9"
 
 
 def _by_hand() -> Iterator[Picture]:
-    yield good("jpeg-lossless", LOSSLESS, LOSSLESS_PIXELS)
+    square = np.full((HEIGHT, WIDTH), 128, np.uint8)
+    square[5:15, 5:25] = 28
+    yield good("jpeg-lossless", lossless_jpeg(square), square)
     plain = jpeg()
     frame = frame_of(plain)
     deep = frame[:1] + bytes([SOF1]) + frame[2:4] + b"\x0c" + frame[5:]
