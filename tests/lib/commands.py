@@ -73,7 +73,7 @@ def peak_growth_bytes(prepare: str, work: str) -> int:
     """By how much the peak memory of a new Python process grows while it does ``work``, after ``prepare``."""
     peak = 'int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])'
     code = f"import re\n{prepare}\nbefore = {peak}\n{work}\nprint({peak} - before)"
-    return int(succeeded(run(sys.executable, "-c", code)).stdout) << 10
+    return int(succeeded(run(sys.executable, "-c", code)).stdout.split()[-1]) << 10
 
 
 def ringslice(*words: object, **variables: str) -> Finished:
