@@ -191,9 +191,6 @@ def test_examples_without_a_split_or_a_slice_are_refused() -> None:
         SlicePlan(np.array([[3], [1]]), (1, 0), seed=0)
 
 
-# --- permutations ---
-
-
 @given(n=st.integers(1, 500), seed=st.integers(0, 10), data=st.data())
 def test_any_part_can_be_had_alone(n: int, seed: int, data: st.DataObject) -> None:
     whole = permute(np.arange(n), n, "x", seed)
@@ -207,8 +204,5 @@ def test_the_numbers_are_these_on_every_machine_and_others_by_another_seed() -> 
     assert permute(np.array([0, 10**9]), 2 * 10**9, 7).tolist() == [1125894955, 526827283]
     assert permutation(100, np.int64(1)).tolist() == permutation(100, 1).tolist()
     assert len({tuple(permutation(100, seed).tolist()) for seed in (1, 2, "1")}) == 3
-
-
-def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="from 0 to 4, got 5"):
         permute(np.array([5]), 5, 0)
