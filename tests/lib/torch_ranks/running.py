@@ -7,7 +7,6 @@ import pytest
 from tests.lib.commands import REPOSITORY, Finished, run
 
 BIN = REPOSITORY / ".venvs/torch/bin"
-HANGS_S = 600  # four ranks that do nine runs on two cores take 150 s, and several times that beside other work
 
 _missing: list[str] = []
 
@@ -21,13 +20,13 @@ def require_torch() -> None:
         pytest.fail(_missing[0])
 
 
-def in_torch(*words: object, timeout_s: float = HANGS_S, **variables: str) -> Finished:
+def in_torch(*words: object, **variables: str) -> Finished:
     """Run a command by the Python that has PyTorch."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return run(*words, timeout_s=timeout_s, variables=variables, PYTHONPATH=str(REPOSITORY), PATH=path)
+    return run(*words, variables=variables, PYTHONPATH=str(REPOSITORY), PATH=path)
 
 
-def torchrun(ranks: int, *words: object, timeout_s: float = HANGS_S, **variables: str) -> Finished:
+def torchrun(ranks: int, *words: object, **variables: str) -> Finished:
     """Run a program of ranks. Without the ``--``, torchrun takes --run for one of its own options."""
     launcher = ("torchrun", "--standalone", "--nproc-per-node", ranks, "--")
-    return in_torch(*launcher, *words, timeout_s=timeout_s, OMP_NUM_THREADS="1", **variables)
+    return in_torch(*launcher, *words, OMP_NUM_THREADS="1", **variables)

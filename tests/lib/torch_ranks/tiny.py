@@ -66,15 +66,15 @@ class Detached(nn.Module):
 
 
 def branched(shape: Shape, classes: int) -> nn.Module:
-    """Two modules with branches, of different widths and weights; some of them have none. No kink."""
+    """Two modules with branches, of different widths and weights, some without any; and a pair of layers. No kink."""
     inputs = shape[0] * shape[1] * shape[2]
     joined = {f"of_{width}": nn.Linear(inputs, width) for width in (5, 8, 3)}
     heads = {"first": nn.Tanh(), "second": Detached()}
     added = {name: nn.Sequential(each, nn.Linear(16 + 1, 6)) for name, each in heads.items()}
     pooled = nn.Sequential(nn.Unflatten(1, (1, inputs)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    last = nn.Linear(6, classes)
     branches = Branches({"pooled": pooled, **joined}), Branches(added, "sum")
-    return nn.Sequential(nn.Flatten(), *branches, Scaled(), last)
+    pair = nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, classes)
+    return nn.Sequential(nn.Flatten(), *branches, Scaled(), *pair)
 
 
 def noisy_branches(shape: Shape, classes: int) -> nn.Module:

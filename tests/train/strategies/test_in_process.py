@@ -5,8 +5,7 @@ too; and how long a worker waits for the chief.
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,7 +21,6 @@ from train.parallel.cluster import Task
 from train.reader.intervals import Steps
 from train.strategies import parameter_server
 from train.strategies.mirrored import divided, run_mirrored
-from train.strategies.multi_worker import run_workers
 from train.strategies.parameter_server import FACTS, await_end, publish_versions
 from train.strategies.parameter_server_trainer import divide, update_part
 
@@ -80,19 +78,10 @@ def test_a_step_without_examples_has_one_part() -> None:
     assert (records.numpy().tolist(), weights.numpy().tolist(), int(seed)) == ([b"a"], [0.0], 5)
 
 
-@pytest.mark.parametrize(
-    ("start", "line"),
-    [
-        (partial(run_mirrored, replicas=None), "one process for all devices of a host; start it without horovodrun"),
-        (run_workers, "names no workers HOST:PORT"),
-    ],
-)
-def test_ranks_of_horovodrun_are_refused(
-    start: Callable[..., None], line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_horovodrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_SIZE", "2")
-    with pytest.raises(UsageError, match=line):
-        start(Mock(side_effect=AssertionError), Mock(), "cpu")
+    with pytest.raises(UsageError, match="one process for all devices of a host; start it without horovodrun"):
+        run_mirrored(Mock(side_effect=AssertionError), Mock(), "cpu", None)
 
 
 @pytest.fixture

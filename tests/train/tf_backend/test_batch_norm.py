@@ -126,26 +126,21 @@ def test_a_frozen_one_and_one_that_evaluates_reduce_nothing() -> None:
     assert layer(pixels, training=True).shape == (2, 3)
 
 
-class OwnCall(keras.Model):
-    """A model whose layers only its own code knows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.dense = keras.layers.BatchNormalization(), keras.layers.Dense(4)
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return self.dense(self.norm(inputs))
-
-
-class OwnLayer(keras.layers.Layer):
-    """A layer that contains a batch norm."""
-
+class WithNorm:
     def __init__(self) -> None:
         super().__init__()
         self.norm = keras.layers.BatchNormalization()
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.norm(inputs)
+
+
+class OwnCall(WithNorm, keras.Model):
+    """A model whose layers only its own code knows."""
+
+
+class OwnLayer(WithNorm, keras.layers.Layer):
+    """A layer that contains a batch norm."""
 
 
 class OwnNorm(keras.layers.BatchNormalization):

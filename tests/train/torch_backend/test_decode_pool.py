@@ -1,7 +1,6 @@
 """Batches decoded in processes beside those decoded in threads. The module imports no PyTorch."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure
-from tests.lib.commands import PATIENCE_S
+from tests.lib.commands import REPOSITORY, run
 from tests.train.tf_backend.test_feed import EVERYTHING, batch_of, example, manifest_of
 from train.reader.batches import RecordBatch
 from train.torch_backend.decode import Decoder
@@ -23,17 +22,9 @@ SEEDS: Seeds = [(3, 0), (3, 1), None, (3, 3), (3, 0)]
 
 KILLED = """
 import os, signal
-import numpy as np
-from etl.formats.example import ImageExample, serialize
-from etl.slices.manifest import Manifest
-from train.reader.batches import RecordBatch
-from train.torch_backend.decode import Decoder
+from tests.train.torch_backend.test_decode_pool import DECODER, SEEDS, numbered
 from train.torch_backend.decode_pool import DecodeProcesses
-data = np.frombuffer(serialize(ImageExample("key", 0, "a", "RAW", 2, 2, 3, bytes(12))), np.uint8)
-arrays = [np.array([each] * 2) for each in (data.ctypes.data, data.size, 0)]
-batch = RecordBatch(*arrays, np.ones(2, np.float32), (data,))
-decoder = Decoder(Manifest(("a",), 2, 2, 3, "RAW", {}, (0,) * 3, (1,) * 3), (2, 2))
-print(DecodeProcesses(decoder, 2, 1).begin(batch, [None, None]).result(), flush=True)
+print(DecodeProcesses(DECODER, 2, 1).begin(numbered(2), SEEDS[:2]).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -84,7 +75,6 @@ def test_a_process_that_is_lost_is_named() -> None:
 
 def test_processes_end_with_the_one_that_started_them() -> None:
     """They have its output, which is at its end only when all of them have ended."""
-    command = [sys.executable, "-c", KILLED]
-    killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
-    assert killed.returncode == -signal.SIGKILL
-    assert killed.stdout == "[(0, b'key'), (0, b'key')]\n"
+    killed = run(sys.executable, "-c", KILLED, PYTHONPATH=str(REPOSITORY))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.stdout == "[(0, b'0000'), (1, b'0001')]\n"
