@@ -1,34 +1,11 @@
-"""What runs of ranks leave: each rank's results, the keys that all consumed, metrics, checkpoints and weights."""
+"""What runs of ranks leave: the keys that all consumed, checkpoints and weights."""
 
-import json
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
-
-from tests.lib.commands import Finished
-
-Result = dict[str, Any]
-
-_LINE = re.compile(r"\[(\d+)\]<stdout>:(\{.*\})")
-
-
-def print_result(scenario: str, **result: object) -> None:
-    print(json.dumps({"scenario": scenario, **result}), flush=True)
-
-
-def results_of(finished: Finished) -> dict[str, list[Result]]:
-    """The results of each scenario, by rank."""
-    found: dict[str, dict[int, Result]] = defaultdict(dict)
-    for line in finished.stdout.splitlines():
-        if matched := _LINE.fullmatch(line):
-            result = json.loads(matched[2])
-            found[result.pop("scenario")][int(matched[1])] = result
-    return {scenario: [by_rank[rank] for rank in sorted(by_rank)] for scenario, by_rank in found.items()}
 
 
 def keys_of_split(folder: Path, split: str = "train") -> list[str]:

@@ -8,7 +8,6 @@ import tensorflow as tf
 from etl.slices.manifest import Manifest
 from tests.lib.ranks.threads import Ring, ThreadRank
 from train.config.settings import Settings
-from train.monitor.monitor import Monitor
 from train.runs.run import Run
 from train.strategies.horovod_ring import Horovod, RingReplicas
 from train.tf_backend.trainer import KerasTrainer
@@ -43,16 +42,25 @@ class _WithoutReduction(_WithoutStatistics):
         return list(gradients)
 
 
-class LocalStatistics(Horovod):
-    """Horovod without the all-reduce of batch norm's statistics."""
+class OwnWeights(Horovod):
+    """Horovod; until the weights of rank 0 are broadcast, each rank has others."""
 
-    of_ring: type[RingReplicas] = _WithoutStatistics
+    of_ring: type[RingReplicas] = RingReplicas
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
-        return KerasTrainer(settings, manifest, self.of_ring(self.collective, Monitor()))
+        trainer = KerasTrainer(settings, manifest, self.of_ring(self.collective, self._monitor))
+        for variable in trainer.model.trainable_variables:
+            variable.assign(variable * (1 + self.collective.rank))
+        return trainer
 
 
-class Identity(LocalStatistics):
-    """Horovod without the all-reduce of gradients and of batch norm's statistics."""
+class LocalStatistics(OwnWeights):
+    """Without the all-reduce of batch norm's statistics."""
+
+    of_ring = _WithoutStatistics
+
+
+class Identity(OwnWeights):
+    """Without the all-reduce of gradients and of batch norm's statistics."""
 
     of_ring = _WithoutReduction

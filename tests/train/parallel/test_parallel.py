@@ -20,7 +20,7 @@ TASK = {"type": "worker", "index": 1}
 
 
 @pytest.mark.parametrize(
-    "cluster",
+    "roles",
     [
         {},
         {"worker": "127.0.0.1:1"},
@@ -30,10 +30,10 @@ TASK = {"type": "worker", "index": 1}
         {"worker": ["a:1", "b:2"], "ps": ["c:3"]},
     ],
 )
-def test_a_cluster_that_is_not_of_workers_alone_is_refused(cluster: object) -> None:
+def test_a_cluster_that_is_not_of_workers_alone_is_refused(roles: object) -> None:
     assert workers_of(json.dumps({"cluster": {"worker": ["a:1", "b:2222"]}, "task": TASK})) == ["a:1", "b:2222"]
     with pytest.raises(UsageError, match="names no workers HOST:PORT with this process among them"):
-        require_workers(json.dumps({"cluster": cluster, "task": TASK}))
+        require_workers(json.dumps({"cluster": roles, "task": TASK}))
 
 
 CHIEF_TASK = {"type": "chief", "index": 0}

@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, started
 from tests.lib.train_in_process import train_here
+from train.launch import tasks_of
+from train.parallel.cluster import SERVER, WORKER
 
 pytestmark = pytest.mark.integration
 
@@ -66,17 +71,8 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
     assert distance(root, "joined", "workers") < CLOSE
 
 
-@pytest.mark.witness
-def test_synchronous_workers_take_the_steps_of_one_process(root: Path, words: tuple[object, ...]) -> None:
-    """Without batch norm; with it, see `test_what_a_lost_worker_has_computed_is_computed_again`."""
-    plain = (*words, "--model", "tests.lib.ranks.tiny:smooth")
-    succeeded(train_here(*plain, "--batch", 128, "--run", "alone"))
-    succeeded(launch_served(MAIN, *plain, "--batch", 64, *SYNCHRONOUS, "--run", "served"))
-    assert distance(root, "alone", "served") < CLOSE / 10
-
-
 def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ...]) -> None:
-    """The negative controls of the two tests before."""
+    """The negative controls of the two witnesses here."""
     plain = (*words, "--batch", 64)
     succeeded(run("python", MAIN, *plain, *MIRRORED, "--run", "alone"))
     succeeded(run("python", WITHOUT_REDUCTION, *plain, *MIRRORED, "--run", "mirrored"))
@@ -182,8 +178,9 @@ def test_the_end_of_the_chief_counts_and_a_worker_that_ends_before_it_is_replace
     assert succeeded(run(*words)).stderr == "ringslice: worker 0 ended with status 0; it is replaced\n"
 
 
-def test_what_a_lost_worker_has_computed_is_computed_again(root: Path) -> None:
-    """Synchronously the steps are those of a run that loses nothing."""
+@pytest.mark.witness
+def test_synchronous_workers_take_the_steps_of_copies_though_one_is_lost(root: Path) -> None:
+    """What it has computed is computed again."""
     words = ("--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15)
     served = launch_served("tests/lib/ranks/lost_result.py", *words, *SYNCHRONOUS, "--run", "served", "--audit")
     assert succeeded(served).stderr.count(REPLACED) == 1
@@ -218,3 +215,47 @@ def test_a_port_that_is_taken_is_named(role: str, root: Path) -> None:
         config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
         result = run("python", "train/main.py", "--data", root, *SYNCHRONOUS, TF_CONFIG=config)
     failed(result, 3, f"{role} 0 cannot serve 127.0.0.1:{port}")
+
+
+OTHER = "9.9"
+# The program of a server that looks for the chief only when that has ended.
+LATE = """
+import runpy, sys, time
+from train.strategies import parameter_server
+look = parameter_server.await_end
+parameter_server.await_end = lambda *arguments: time.sleep(20) or look(*arguments)
+sys.argv[0] = "train/main.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A copy of the code, installed as another version."""
+    folder = tmp_path / "other"
+    for name in ("etl", "mapreduce", "train"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "ringslice_entry.py", folder)
+    metadata = folder / f"ringslice-{OTHER}.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: ringslice\nVersion: {OTHER}\n")
+    return folder
+
+
+def test_the_rank_with_another_version_is_named(root: Path, other: Path, tmp_path: Path) -> None:
+    """A worker, which the chief reports; ranks that form a ring compare theirs in tests/train/runs/test_checks.py."""
+    words = ("--data", root, "--strategy", "synchronous-parameter-server", "--model", "mlp", "--max-steps", 1)
+    with ExitStack() as stack:
+        processes = []
+        for task in tasks_of((), chief=1, ps=1, worker=1):
+            folder = other if task.role == WORKER else REPOSITORY
+            program = ("-c", LATE) if task.role == SERVER else (folder / "train/main.py",)
+            variables = {"PYTHONPATH": str(folder), "TF_CONFIG": task.variables["TF_CONFIG"]}
+            command = (sys.executable, *program, *words)
+            processes.append(stack.enter_context(started(*command, log=tmp_path / task.role, **variables)))
+        statuses = [each.wait(120) for each in processes]
+    lines = (tmp_path / "chief").read_text().splitlines()
+    assert statuses[0] == 3, lines
+    [line] = [each for each in lines if "error: " in each]
+    name = socket.gethostname()
+    assert re.search(rf": worker 0 on {name} has ringslice {OTHER}, the chief has (none|[\d.]+);", line)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,12 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def uploaded(local: Path, hadoop: Cluster) -> str:
-    """The URI of a root on HDFS with the same slices."""
-    return put(hadoop, local / "slices")
-
-
 @pytest.fixture
-def root(uploaded: str, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """The root on HDFS, without runs; each test leaves the slices as they were."""
+def root(local: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A root on HDFS with the same slices."""
     for name, value in hadoop.environment().items():
         monkeypatch.setenv(name, value)
-    place = open_place(uploaded)
-    yield place
-    (place / "runs").delete()
+    return open_place(put(hadoop, local / "slices"))
 
 
 def result(run: Path | Place) -> Any:
