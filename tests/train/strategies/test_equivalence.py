@@ -42,30 +42,32 @@ def float32() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("cases", "controls"),
+    ("ranks", "cases", "controls"),
     [
         pytest.param(
+            2,
             ("plain", "synchronised", "float16"),
             (("local", "synchronised"), ("counted", "plain")),
             marks=pytest.mark.witness,
             id="witnesses",
         ),
-        pytest.param(("accumulated", "lars", "compressed", "bfloat16"), (), id="others"),
+        pytest.param(2, ("accumulated", "lars", "compressed", "bfloat16"), (), id="others"),
+        pytest.param(4, ("plain", "synchronised"), (), marks=pytest.mark.chaos, id="four ranks"),
     ],
 )
-def test_two_ranks_take_the_steps_of_one_fed_their_batches(
-    cases: Sequence[str], controls: Sequence[tuple[str, str]], root: Path
+def test_ranks_take_the_steps_of_one_fed_their_batches(
+    ranks: int, cases: Sequence[str], controls: Sequence[tuple[str, str]], root: Path
 ) -> None:
     """And the negative controls of `tests.lib.ranks.several_runs` do not."""
     # TensorFlow goes by the processor, and aborts if oneDNN may not use the processor's bfloat16
     cases = [case for case in cases if case != "bfloat16" or "ONEDNN_MAX_CPU_ISA" not in os.environ]
     common = ("--data", root, "--epochs", 1, "--lr", 0.36, "--warmup-epochs", 0, "--decay", "none")
     for case in cases:
-        with fed_by_all(2, keeps_filling=case == "synchronised"):
+        with fed_by_all(ranks, keeps_filling=case == "synchronised"):
             succeeded(train_here(*common, *CASES[case][0], "--batch", 128, "--run", case))
     runs = [*((kind, case) for case in cases for kind in ("ring", "identity")), *controls]
-    words = [[k, *common, "--batch", 64, *CASES[c][0], *CASES[c][1], "--run", f"{c}-{k}"] for k, c in runs]
-    succeeded(horovodrun(2, SEVERAL, json.dumps(words, default=str), timeout_s=600))
+    words = [[k, *common, "--batch", 128 // ranks, *CASES[c][0], *CASES[c][1], "--run", f"{c}-{k}"] for k, c in runs]
+    succeeded(horovodrun(ranks, SEVERAL, json.dumps(words, default=str), timeout_s=600))
     for kind, case in runs:
         # beside the scale of float16's losses, nothing else would count
         found = distance(root, case, f"{case}-{kind}", "" if case in FLOAT32 else "kernel") / CASES[case][2]

@@ -150,10 +150,13 @@ WIDE_BYTES = 206e6  # of the weights of tiny.wide
 OTHER_BYTES = 160e6  # of stacks, batches and buffers of a rank
 
 
-def runs_of_ddp(words: Sequence[object]) -> list[Sequence[object]]:
-    """One process that is fed the batches of two ranks, and these ranks."""
+def runs_of_ddp(words: Sequence[object], ranks: int = 2) -> list[Sequence[object]]:
+    """One process that is fed the batches of ranks, and these ranks."""
     ddp = [*words, *DDP, "--max-steps", 15, "--batch"]
-    return [["alone-2", *ddp, 128, "--run", "joined"], [*ddp, 32, "--accumulate", 2, "--run", "ddp"]]
+    return [
+        [f"alone-{ranks}", *ddp, 128, "--run", "joined"],
+        [*ddp, 64 // ranks, "--accumulate", 2, "--run", "ddp"],
+    ]
 
 
 def require_steps(root: Path, reference: str, equal: Sequence[str], controls: Sequence[str] = ()) -> None:
@@ -181,6 +184,12 @@ def test_ranks_and_parts_take_the_steps_of_one_process(root: Path) -> None:
     require_steps(root, "whole", ["pipeline", "tensor"], ["control-1", "control-2"])
     require_steps(root, "joined", ["ddp"])
     assert any("the weights of ranks [1] are not those of rank 0" in line for line in lines)
+
+
+@pytest.mark.chaos
+def test_four_ranks_take_the_steps_of_one_process(root: Path) -> None:
+    run_several(4, *runs_of_ddp(["--data", root, "--model", f"{TINY}:smooth", *UPDATE], 4))
+    require_steps(root, "joined", ["ddp"])
 
 
 def test_two_ranks_take_the_steps_of_one_process_with_other_models(root: Path) -> None:
