@@ -53,7 +53,7 @@ Process = subprocess.Popen[bytes]
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback address that are free, and that the system does not give to connections meanwhile.
 
-    Several launchers may choose at the same moment, so they begin at random.
+    Chosen at random, because several launchers may choose at the same moment.
     """
     first_ephemeral = int(_PORT_RANGE.read_text().split()[0])
     candidates = random.sample(range(LOWEST_PORT, max(first_ephemeral, LOWEST_PORT + MAX_PORTS)), MAX_PORTS)

@@ -112,8 +112,7 @@ def number_labels(labels: Iterable[str], options: SourceOptions, place: Place) -
     """All classes of a source, and the number of the class of each label.
 
     A label is the name of its class, or the number of one of the user's classes unless some of their names are other
-    numbers. Known classes come first, then the
-    user's, else the new ones in order: numbers by value, before words.
+    numbers. Known classes come first, then the user's, else the new ones in order: numbers by value, before words.
 
     Raises UsageError for a label outside the user's classes, and for names that look the same.
     """

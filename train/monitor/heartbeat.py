@@ -14,14 +14,8 @@ READING = "reading"
 JOINED = "joined"
 LOADING, SAVING = "loading the checkpoint", "waiting for the last checkpoint to be written"
 LEASING, FOR_ALL = "taking the lease of the run", "what rank 0 does for all"
-ON_STORAGE = (
-    JOINED,
-    LEASING,
-    FOR_ALL,
-    LOADING,
-    READING,
-    SAVING,
-)  # how phases begin in which a rank waits for the storage
+# how phases begin in which a rank waits for the storage
+ON_STORAGE = (JOINED, LEASING, FOR_ALL, LOADING, READING, SAVING)
 OUT = -1  # the count of a rank that is in no ring
 GAP_S = 5.0  # a longer time between two calls that are due every second: the process stood still, perhaps all did
 BUSY = 0.25  # cores: a process that uses as much CPU time is computing

@@ -13,14 +13,8 @@ _CODESTREAM = b"\xff\x4f\xff\x51"  # SOC, SIZ
 _GRID = struct.Struct(">8xIIIIIIII")  # sizes and origins, of the picture and of a tile, in columns and rows
 _ORIGIN = 16  # from there on: the offset of the picture on the reference grid, two numbers
 _CSIZ = 40  # from there on: the number of components, and three bytes for each
-_COLORS_OF_SPACE: dict[int | bytes, int] = {
-    12: 4,
-    15: 1,
-    16: 3,
-    17: 1,
-    18: 3,
-}  # CMYK, bi-level with white as 1, sRGB, gray, sYCC
-_COLORS_OF_SPACE |= {b"GRAY": 1, b"RGB ": 3}  # of a profile (ICC.1, section 7.2.6)
+# CMYK, bi-level with white as 1, sRGB, gray, sYCC; and the spaces of profiles (ICC.1, section 7.2.6)
+_COLORS_OF_SPACE: dict[int | bytes, int] = {12: 4, 15: 1, 16: 3, 17: 1, 18: 3, b"GRAY": 1, b"RGB ": 3}
 _PROFILE_SPACE = slice(16, 20)
 _SYCC = 18
 _SIGNED = 0x80
