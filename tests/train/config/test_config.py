@@ -195,17 +195,11 @@ def test_the_rate_warms_up_to_the_scaled_one_and_decays(
     assert {done: schedule.rate(done, global_batch) for done in rates} == pytest.approx(rates)
 
 
-@pytest.mark.parametrize(("decay", "epochs"), [("cosine", 1), ("cosine", 10), ("none", 3)])
-def test_by_default_every_run_leaves_the_warm_up(decay: str, epochs: int) -> None:
-    """In a fifth of its epochs, or 1; and a cosine reaches its end with the epochs."""
-    schedule = Schedule.of(Recipe(decay=decay).resolved(epochs))
-    peak = schedule.peak(1024)
-    assert schedule.warmup_epochs == pytest.approx(min(1, epochs / 5))
-    assert schedule.rate(schedule.warmup_epochs, 1024) == pytest.approx(peak)
-    assert schedule.rate(epochs, 1024) == pytest.approx(0 if decay == "cosine" else peak)
-
-
 def test_what_is_given_precedes_the_schedule_that_a_run_was_begun_with() -> None:
+    """By default a run leaves the warm-up in a fifth of its epochs, or 1, and a cosine ends with the epochs."""
+    for epochs, warmup_epochs in ((1, 0.2), (10, 1)):
+        schedule = Schedule.of(Recipe().resolved(epochs))
+        assert (schedule.warmup_epochs, schedule.until) == (warmup_epochs, epochs)
     given = Recipe(lr=0.1, warmup_epochs=5, decay_until=2.5)
     assert given.resolved(10, {"warmup_epochs": 1.0, "decay_until": 10.0}) == given
     assert Recipe(warmup_epochs=0).resolved(10).warmup_epochs == 0
