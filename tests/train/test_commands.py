@@ -112,6 +112,14 @@ def test_lines_of_horovodrun_are_kept_off() -> None:
     assert shown_of(HOROVODRUN, "ssh failed\n")[0] == 3
 
 
+NO_SSH = "Traceback:\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
+
+
+def test_hosts_that_ssh_does_not_reach_are_named() -> None:
+    line = "ringslice: error: --hosts: a, b (ssh: why). Make this work without a password: ssh HOST true\n"
+    assert shown_of(HOROVODRUN, NO_SSH) == (3, line)
+
+
 @pytest.mark.integration
 def test_a_host_that_does_not_exist_is_one_line() -> None:
     result = ringslice("train", "ROOT", "--hosts", "localhost:1,nowhere.invalid:1")
@@ -407,6 +415,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_wrong_use_of_the_benchmark_is_one_line(digits_root: Path) -> None:
     failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
+    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "0.0 is not in the range x>0")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -137,6 +137,7 @@ def test_recipes_that_come_along_are_sound(name: str) -> None:
         ("bach = 8", "has no setting 'bach'; known: accumulate, augment, batch"),
         ('batch = "8"', 'batch = "8" is not a whole number'),
         ("xla = 1", "xla = 1 is not true or false"),
+        ("model = 3", "model = 3 is not a text in quotes"),
         ("batch = ", "is not TOML"),
         (None, "No such file or directory; give a TOML file, or one of"),
     ],
