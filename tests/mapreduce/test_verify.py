@@ -29,6 +29,7 @@ from mapreduce import normalize as normalize_module
 from mapreduce import shard as shard_module
 from mapreduce.verify import Verify
 from tests.lib.commands import contents, copy_some, failed, flip_bit, succeeded
+from tests.lib.generations import change_parts
 from tests.lib.in_process import ringslice_here
 from tests.lib.inline import normalize_here, run_here, shard_here
 
@@ -315,19 +316,42 @@ def read_entry_of_any_number(normalized: Place, origin: Origin, images: int, *re
     return read_entry(normalized, origin, read_facts(rows_place(normalized, origin.part))["input"], *rest)
 
 
-def test_a_reject_that_normalize_lost_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reject_that_normalize_lost_or_changed_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = PartWriter.add
+    for changed, line in (
+        (None, "good + 0 rejects, by key: row 17: key is '2/0002.png', not '1/bad.png'"),
+        ({"sha256": bytes(32)}, "1/bad.png: sha256 is b'\\x00"),
+    ):
 
-    def add_others(part: PartWriter, image: dict[str, Any], *rest: Any) -> None:
-        if image["key"] != "1/bad.png":
-            add(part, image, *rest)
+        def add_wrongly(part: PartWriter, image: dict[str, Any], *rest: Any, changed: Any = changed) -> None:
+            if image["key"] != "1/bad.png":
+                add(part, image, *rest)
+            elif changed is not None:
+                add(part, image | changed, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PartWriter, "add", add_others)
-        patch.setattr(normalize_module, "read_entry", read_entry_of_any_number)
-        normalize_here(root, "--size", "8", "--color", "gray", "--format", "png", "--overwrite")
-    shard_here(root, "--workers", "2", "--overwrite")
-    found, error = verify(root)
-    assert sorted(what for what, _ in found if what != "manifest") == ["input"]
-    assert "good + 0 rejects, by key: row 17: key is '2/0002.png', not '1/bad.png'" in error
+        with monkeypatch.context() as patch:
+            patch.setattr(PartWriter, "add", add_wrongly)
+            patch.setattr(normalize_module, "read_entry", read_entry_of_any_number)
+            words = ("--size", "8", "--color", "gray", "--format", "png", "--max-rejects", "0.1")
+            normalize_here(root, *words, "--overwrite")
+        shard_here(root, "--workers", "2", "--overwrite")
+        found, error = verify(root)
+        assert sorted(what for what, _ in found if what != "manifest") == ["input"]
+        assert line in error
     assert "run normalize again with --overwrite" in verify(root, "--every-stage", "--repair")[1]
+
+
+def test_parts_that_are_not_those_of_the_packs_are_found(root: Path) -> None:
+    marker = root / "normalized/dataset.json"
+    whole = marker.read_bytes()
+    for change, line in (
+        (lambda parts: parts.pop(), "packs of its parts is"),
+        (lambda parts: parts[0].update(pack="pack-00001"), "packs of its parts.0 is 'pack-00001', not 'pack-00000'"),
+        (lambda parts: parts[0].update(pack="pack-09999"), "packs of its parts.0 is 'pack-09999', not"),
+    ):
+        marker.write_bytes(whole)
+        change_parts(root, change)
+        shard_here(root, "--workers", "2", "--overwrite")
+        found, error = verify(root)
+        assert ("manifest", "dataset.json") in found
+        assert line in error

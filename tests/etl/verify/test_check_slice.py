@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from etl.formats import parquet_tables
 from etl.formats.example import ImageExample, serialize
@@ -37,11 +38,14 @@ class Written:
     def path(self, ending: str) -> Path:
         return Path(self.folder.path) / f"{self.facts['name']}.{ending}"
 
-    def found(self) -> list[tuple[str, str]]:
+    def check(self) -> tuple[LineResult, pa.Table | None]:
+        """What was found, and the rows of the examples."""
         result = LineResult()
         job = {"folder": self.folder.uri, "classes": ["a", "b"], "image": SIZE, "seed": SEED}
-        check_slice(result, job, self.facts, self.rows, self.blocks)
-        return [(finding.what, finding.name) for finding in result.findings]
+        return result, check_slice(result, job, self.facts, self.rows, self.blocks)
+
+    def found(self) -> list[tuple[str, str]]:
+        return [(finding.what, finding.name) for finding in self.check()[0].findings]
 
     def records(self) -> list[bytes]:
         return [record.framed for record in read_records(io.BytesIO(self.path("tfrecord").read_bytes()), "slice")]
@@ -58,6 +62,12 @@ def write(folder: Place, name: str) -> Written:
     return Written(folder, facts, rows, blocks)
 
 
+@pytest.fixture
+def slices(tmp_path: Path) -> tuple[Written, Written]:
+    folder = open_place(str(tmp_path))
+    return write(folder, "a"), write(folder, "b")
+
+
 def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes]]:
     """Every way to lose, double or exchange a record; each record's CRCs stay right."""
     for one in range(3):
@@ -71,9 +81,9 @@ def rearrangements(own: list[bytes], others: list[bytes]) -> Iterator[list[bytes
                 yield swapped
 
 
-def test_every_lost_doubled_or_swapped_record_is_found(tmp_path: Path) -> None:
+def test_every_lost_doubled_or_swapped_record_is_found(slices: tuple[Written, Written]) -> None:
     """With an index that fits, no CRC is wrong: SHA-256 and tables are."""
-    written, other = (write(open_place(str(tmp_path)), name) for name in KEYS)
+    written, other = slices
     assert written.found() == [], "the negative control"
     bare = replace(written, rows=None, blocks=None)
     for records in rearrangements(written.records(), other.records()):
@@ -86,3 +96,26 @@ def test_every_lost_doubled_or_swapped_record_is_found(tmp_path: Path) -> None:
         forged = written.facts | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
         assert set(replace(bare, facts=forged).found()) <= {(What.MANIFEST, "manifest.json")}, "but for the order"
         assert EXAMPLES in replace(written, facts=forged).found(), "a forged manifest does not fit the tables"
+
+
+def test_tables_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, Written]) -> None:
+    written, other = slices
+    assert written.rows is not None
+    labels, column = pa.array([0, 1, 1], pa.int32()), written.rows.schema.get_field_index("label")
+    wrong = replace(written, rows=written.rows.set_column(column, "label", labels))
+    result, examples = wrong.check()
+    assert result.findings[0].line.endswith("rows of train/a: row 2: a/2: label is 1, not 0")
+    assert examples is not None
+    assert examples["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
+    assert replace(written, rows=written.rows.slice(0, 2)).found() == [EXAMPLES]
+    assert replace(written, blocks=other.blocks).found() == [(What.TABLE, "blocks.parquet")]
+
+
+def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:
+    written, _ = slices
+    written.path("tfrecord").write_bytes(b"?")
+    result, examples = written.check()
+    assert examples is written.rows
+    assert result.slices == [{**written.facts, "by_label": {"0": 2, "1": 1}}]
+    result, examples = replace(written, rows=None, blocks=None).check()
+    assert (examples, result.slices) == (None, [None])
