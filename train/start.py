@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -21,8 +21,7 @@ from etl.entry_point import end_process, run_reporting
 from etl.errors import INTERRUPTED, UsageError
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
-from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD
-from train.config.settings import command as main_command
+from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD, STRATEGIES
 from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
 from train.parallel.startup import not_installed
@@ -32,7 +31,6 @@ POLL_S = 0.05
 MAX_RANKS_PER_CPU = 16  # on this host: more is a mistake that would take its memory
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)
-STRATEGY = next(each for each in main_command(lambda settings, monitor: None).params if each.name == "strategy")
 
 _PASSING = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 # the first line of a summary, see `etl.stages.summary`
@@ -66,7 +64,7 @@ def command() -> None:
     context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
     epilog="Example: ringslice train data/flowers --strategy ddp --ranks 2 --recipe digits --epochs 4 --run nightly",
 )
-@click.option("--strategy", type=STRATEGY.type, default=HOROVOD, show_default=True, help="How to train in parallel.")
+@click.option("--strategy", type=STRATEGIES, default=HOROVOD, show_default=True, help="How to train in parallel.")
 @ranks_option
 @click.option("--servers", type=click.IntRange(1), metavar="P", help="Parameter servers, beside workers. Default: 1.")
 @hosts_option
@@ -172,7 +170,7 @@ class Launcher:
         self._script, self._as_json, self._has_summary = script, as_json, False
         pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
-        self._others = descendants(os.getpid())  # of the program that became this one
+        self._others = frozenset(descendants(os.getpid()))  # of the program that became this one
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
         self._process = subprocess.Popen(
             line,
@@ -240,12 +238,11 @@ class Launcher:
             time.sleep(POLL_S)
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(STOP_TIMEOUT_S)  # nobody can write any more
+                thread.join(STOP_TIMEOUT_S)  # no process is left that could write
 
     def _left(self) -> list[int]:
         """The processes that the launcher has started."""
-        foreign = {*self._others, *(each for other in self._others for each in descendants(other))}
-        return [each for each in descendants(os.getpid()) if each not in foreign]
+        return descendants(os.getpid(), self._others)
 
     def _forward(self, name: str, stream: IO[str]) -> None:
         for line in stream:
@@ -256,8 +253,10 @@ class Launcher:
                     print(shown, end="", file=sys.stdout if is_result else sys.stderr, flush=True)
 
 
-def descendants(parent: int) -> list[int]:
-    """The processes below ``parent``, except those of which only the exit status is left."""
+def descendants(parent: int, foreign: Set[int] = frozenset()) -> list[int]:
+    """The processes below ``parent``, except those of which only the exit status is left, and ``foreign`` ones with all
+    below them.
+    """
     below: dict[int, list[int]] = {}
     states = {}
     for entry in Path("/proc").iterdir():
@@ -265,7 +264,8 @@ def descendants(parent: int) -> list[int]:
             with suppress(OSError):  # it has ended
                 state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
                 states[int(entry.name)] = state
-                below.setdefault(int(above), []).append(int(entry.name))
+                if int(entry.name) not in foreign:
+                    below.setdefault(int(above), []).append(int(entry.name))
     found = list(below.get(parent, ()))
     for process in found:  # which grows
         found += below.get(process, ())

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from etl.errors import UsageError
@@ -127,9 +127,9 @@ class NormalizeConfig:
         if self.format in FLOATS:
             self._check_floats()
         kinds = {"quality": (JPEG,), "subsampling": (JPEG,), "subtract": FLOATS, "divide_by": FLOATS}
-        for each in fields(self):
-            if each.name in kinds and self.format not in kinds[each.name] and getattr(self, each.name) != each.default:
-                flag = each.name.replace("_", "-")
+        for name, formats in kinds.items():
+            if self.format not in formats and getattr(self, name) != getattr(type(self), name):
+                flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} has no effect with --format {self.format}; leave it out")
 
     def _check_floats(self) -> None:

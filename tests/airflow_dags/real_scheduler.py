@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.errors import EnvironmentFailure
 from tests.airflow_dags.real_airflow import TIMEOUT_S, Airflow, Params
-from tests.hadoop.configuration import free_ports
+from tests.hadoop.configuration import named_ports
 from tests.hadoop.state import MARK, end_processes, launch_guardian
 from tests.lib.commands import REPOSITORY, wait_until
 
@@ -129,7 +129,7 @@ def running_scheduler(folder: Path, more: Mapping[str, str] | None = None) -> It
     airflow = Airflow(folder / "home")
     if shutil.which(POSTGRES) is None:
         raise EnvironmentFailure("PostgreSQL is missing; install it first: apt-get install postgresql")
-    ports = free_ports((POSTGRES, *SERVICES))
+    ports = named_ports((POSTGRES, *SERVICES))
     port = ports["api-server"]
     variables = _variables(airflow.home, ports[POSTGRES], port) | dict(more or {})
     mark = {MARK: str(folder)}  # of all that its guardian ends

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from etl.errors import EnvironmentFailure
 from tests.hadoop import class_archive, health, state
-from tests.hadoop.configuration import LOOPBACK, free_ports, write_configuration
+from tests.hadoop.configuration import LOOPBACK, named_ports, write_configuration
 from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
 
@@ -60,7 +60,7 @@ class Cluster:
             raise EnvironmentFailure(f"a Hadoop runs in {folder} already")
         for attempt in range(1, START_ATTEMPTS + 1):
             state.forget(folder)
-            cluster = cls(folder, home, java, getpass.getuser(), free_ports(), address)
+            cluster = cls(folder, home, java, getpass.getuser(), named_ports(), address)
             try:
                 if die_with_parent:
                     cluster._guardian = state.launch_guardian(folder)

@@ -4,14 +4,13 @@ What a product meets on a real site stays at Hadoop's defaults, above all what c
 blocks, the number of attempts, speculative execution.
 """
 
-import random
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tests.hadoop.distribution import JARS
 from tests.hadoop.state import MARK
+from train.launch import free_ports
 
 LOOPBACK = "127.0.0.1"
 PROXIED = "127.0.0.3"  # where clients that go by host names look for the DataNode (proxy.py)
@@ -20,7 +19,6 @@ PORTS = (
     *("resourcemanager_scheduler", "resourcemanager_tracker", "resourcemanager_admin"),
     *("nodemanager", "nodemanager_localizer", "nodemanager_web", "shuffle"),
 )
-FIRST_PORT, LAST_PORT = 20000, 32000  # below those that Linux gives to outgoing connections
 LOST_AFTER_MS = 20_000
 RESOURCE_MANAGER_PACKAGE = "org.apache.hadoop.yarn.server.resourcemanager"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
@@ -28,23 +26,9 @@ QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack
 Properties = Mapping[str, object]
 
 
-def free_ports(names: Iterable[str] = PORTS) -> dict[str, int]:
+def named_ports(names: Sequence[str] = PORTS) -> dict[str, int]:
     """A free port for each of the names; they may be taken before they are used, so whoever uses them tries again."""
-    sockets: list[socket.socket] = []
-    chosen: dict[str, int] = {}
-    for name in names:
-        while name not in chosen:
-            port = random.randrange(FIRST_PORT, LAST_PORT)
-            candidate = socket.socket()
-            sockets.append(candidate)  # open until all are chosen, so that none is chosen twice
-            try:
-                candidate.bind((LOOPBACK, port))
-            except OSError:
-                continue
-            chosen[name] = port
-    for each in sockets:
-        each.close()
-    return chosen
+    return dict(zip(names, free_ports(len(names)), strict=True))
 
 
 def write_configuration(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from etl.storage.place import Place
 from tests.hadoop import health
 from tests.hadoop.cluster import HEAP, Cluster
-from tests.hadoop.configuration import LOOPBACK, free_ports
+from tests.hadoop.configuration import LOOPBACK, named_ports
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
 from tests.hadoop.state import MARK, STOP_GRACE_S
 
@@ -49,7 +49,7 @@ def _start(cluster: Cluster, name: str) -> Process:
     folder = cluster.folder / name
     conf = folder / "conf"
     shutil.copytree(cluster.conf_dir, conf)
-    ports = free_ports()
+    ports = named_ports()
     given = {f"dfs.datanode.{key}": f"{LOOPBACK}:{ports[port]}" for key, port in _PORTS.items()}
     given["dfs.datanode.data.dir"] = (folder / "data").as_uri()
     text = (conf / "hdfs-site.xml").read_text()

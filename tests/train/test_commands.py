@@ -206,6 +206,15 @@ def test_an_option_with_its_value_is_passed_on(word: str) -> None:
             command.make_context(name, ["root", word, "-h"])
 
 
+@pytest.mark.parametrize(("strategy", "evaluation"), [("pipeline", "ddp"), ("parameter-server", "horovod")])
+def test_evaluation_takes_the_framework_of_a_strategy(
+    strategy: str, evaluation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable is for train and evaluate alike."""
+    monkeypatch.setenv("RINGSLICE_STRATEGY", strategy)
+    assert start_command.commands["evaluate"].make_context("evaluate", ["root"]).params["strategy"] == evaluation
+
+
 START = """
 import sys
 from train.start import Launcher, Ranks, end_process, run_reporting

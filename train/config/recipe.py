@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from etl.errors import UsageError
@@ -74,10 +74,6 @@ class Recipe:
             if name not in AUGMENTATIONS:
                 remedy = f"give {NONE}, or some of {', '.join(AUGMENTATIONS)}"
                 raise UsageError(f"--augment {self.augment!r}: there is no {name!r}; {remedy}")
-        self._refuse_without_effect("decay_until", self.decay == COSINE, "--decay cosine")
-        self._refuse_without_effect("decay_epochs", self.decay == STEP, "--decay step")
-        self._refuse_without_effect("lars_coefficient", self.optimizer == LARS, "--optimizer lars")
-        self._refuse_without_effect("crop_area", "crop" in self.augmentations, "--augment crop")
         _ = self.decays
         if self.xla and self.batch_norm == SYNCHRONISED:
             raise UsageError(
@@ -88,11 +84,6 @@ class Recipe:
     def _require(self, name: str, is_valid: bool, remedy: str) -> None:
         if not is_valid:
             raise UsageError(f"{option_of(name)} {getattr(self, name)} is out of range; give {remedy}")
-
-    def _refuse_without_effect(self, name: str, has_effect: bool, needed: str) -> None:
-        value, default = getattr(self, name), next(each.default for each in fields(self) if each.name == name)
-        if value != default and not has_effect:
-            raise UsageError(f"{option_of(name)} {value} has no effect without {needed}; leave it out")
 
     @property
     def base_rate(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import click
 
 from etl.errors import UsageError
+from train.config.reader_options import refuse_without_effect
 from train.config.recipe import (
     ADAM,
     BFLOAT16,
@@ -16,6 +17,7 @@ from train.config.recipe import (
     FLOAT16,
     FLOAT32,
     FP16,
+    LARS,
     LOCAL,
     MAX_BATCH,
     MIN_BATCH,
@@ -72,6 +74,14 @@ def to_toml(settings: dict[str, Any]) -> str:
     """
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in settings.items() if value is not None}
     return "".join(f"{name} = {value}\n" for name, value in texts.items()).replace("\x7f", "\\u007f")
+
+
+def refuse_given_without_effect(recipe: Recipe) -> None:
+    """Raise UsageError if an option on the command line has no effect in ``recipe``; a recipe's file may have it."""
+    refuse_without_effect("decay_until", recipe.decay == COSINE, f"--decay {COSINE}")
+    refuse_without_effect("decay_epochs", recipe.decay == STEP, f"--decay {STEP}")
+    refuse_without_effect("lars_coefficient", recipe.optimizer == LARS, f"--optimizer {LARS}")
+    refuse_without_effect("crop_area", "crop" in recipe.augmentations, "--augment crop")
 
 
 def _take_defaults(context: click.Context, parameter: click.Parameter, name: str | None) -> None:

@@ -15,7 +15,7 @@ from etl.storage.place import DATA_PLACE, default_data_place
 from train.checkpoints.background import FAILURES
 from train.config.reader_options import reading_options
 from train.config.recipe import FLOAT16, SYNCHRONISED, Recipe, option_of
-from train.config.recipe_options import RECIPE_OPTIONS, to_toml
+from train.config.recipe_options import RECIPE_OPTIONS, refuse_given_without_effect, to_toml
 from train.config.stopping import Stopping, Time
 from train.monitor.monitor import STALL_TIMEOUT_S, Monitor, parse_stall_timeout
 from train.monitor.rank_process import with_monitor
@@ -24,10 +24,8 @@ from train.reader.config import ReaderOptions
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 NEWEST, BEST = "newest", "best"
 HOROVOD, MIRRORED, MULTI_WORKER, DDP = "horovod", "mirrored", "multi-worker-mirrored", "ddp"
-ASYNCHRONOUS, SYNCHRONOUS = "parameter-server", "synchronous-parameter-server"
-SERVED = (ASYNCHRONOUS, SYNCHRONOUS)
-PIPELINE, TENSOR_PARALLEL = "pipeline", "tensor-parallel"
-DIVIDED = (PIPELINE, TENSOR_PARALLEL)
+ASYNCHRONOUS, SYNCHRONOUS = SERVED = ("parameter-server", "synchronous-parameter-server")
+PIPELINE, TENSOR_PARALLEL = DIVIDED = ("pipeline", "tensor-parallel")
 OF_TORCH = (DDP, *DIVIDED)
 ONE_F_ONE_B, GPIPE = "1f1b", "gpipe"
 MICRO_BATCHES = 4
@@ -181,11 +179,14 @@ CHECKPOINT = click.option(
     show_default=True,
     help="Which of the run's checkpoints: best is the one with the best accuracy after an epoch.",
 )
+STRATEGIES = click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, *SERVED, *OF_TORCH])
 EVALUATION_STRATEGY = click.option(
     "--strategy",
-    type=click.Choice([HOROVOD, DDP]),
+    type=STRATEGIES,
     default=HOROVOD,
-    help="What evaluates: TensorFlow on ranks of horovodrun (the default), or PyTorch on those of torchrun (ddp).",
+    callback=lambda context, parameter, strategy: DDP if strategy in OF_TORCH else HOROVOD,
+    metavar=f"[{HOROVOD}|{DDP}]",
+    help="TensorFlow on ranks of horovodrun (the default), or PyTorch on those of torchrun; others mean one of these.",
 )
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each rank, and every count of the summary.")
@@ -195,7 +196,7 @@ _OPTIONS = (
     NAME,
     click.option(
         "--strategy",
-        type=click.Choice([HOROVOD, MIRRORED, MULTI_WORKER, *SERVED, *OF_TORCH]),
+        type=STRATEGIES,
         default=HOROVOD,
         show_default=True,
         help="How to train in parallel: horovod, on the ranks that horovodrun started; mirrored, in one process with a"
@@ -329,6 +330,7 @@ def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
     def run(monitor: Monitor, reading: ReaderOptions, **values: Any) -> None:
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
         settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
+        refuse_given_without_effect(settings.recipe)
         start(settings, monitor)
 
     run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.

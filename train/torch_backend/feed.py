@@ -31,14 +31,14 @@ class PixelBatch:
     real_keys: Sequence[bytes]
 
 
+PixelBatches = Generator[PixelBatch, None, None]
+Ahead = deque[tuple[RecordBatch, DecodingBatch]]
+
+
 def statistics_of(manifest: Manifest, device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation by channel, from 0 to 255: float32 of shape (1, channels, 1, 1)."""
     mean, std = (torch.tensor(each, device=device).view(1, -1, 1, 1) for each in (manifest.mean, manifest.std))
     return mean, std.clamp(min=MIN_STD)
-
-
-PixelBatches = Generator[PixelBatch, None, None]
-Ahead = deque[tuple[RecordBatch, DecodingBatch]]
 
 
 class PixelFeed:

@@ -23,7 +23,8 @@ UPDATE = ("--clip-norm", 1, "--weight-decay", 0.01, "--label-smoothing", 0.1)
 # precision of its gradients and the conditioning of batch norm. The last step has 29 examples of 128.
 CASES: dict[str, tuple[Sequence[object], Sequence[object], float]] = {
     "plain": (SMOOTH, (), 1e-5),
-    "synchronised": ((*NORMED, "--lr", 0.1, "--batch-norm", "synchronised"), (), 5e-4),
+    # at twice this rate it does not settle, and rounding errors grow a hundredfold
+    "synchronised": ((*NORMED, "--lr", 0.05, "--batch-norm", "synchronised"), (), 1e-4),
     "accumulated": ((*SMOOTH, *UPDATE), ("--accumulate", 4, "--batch", 16), 1e-5),
     "lars": ((*SMOOTH, "--optimizer", "lars", "--lars-coefficient", 0.05), (), 1e-5),
     "compressed": (SMOOTH, ("--compression", "fp16"), 5e-3),
