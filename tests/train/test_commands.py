@@ -143,8 +143,9 @@ def test_lines_of_torchrun_are_kept_off() -> None:
 
 
 def test_lines_of_ours_are_bare_and_an_ending_comes_once() -> None:
-    for last in ("error: z", "interrupted; z"):
-        text = f"[0] x\n[worker 1] y\n[0] ringslice: {last}\n[1] ringslice: {last}\n"
+    for last in ("error: z", "interrupted; z", "error: rank 0 on h, epoch 1, step 2 (reading x at offset 3): z"):
+        again = last.replace("rank 0 on h, epoch 1, step 2", "rank 1 on h, epoch 1, step 1")
+        text = f"[0] x\n[worker 1] y\n[0] ringslice: {last}\n[1] ringslice: {again}\n"
         assert shown_of(LAUNCH, text, 2) == (2, f"x\n[worker 1] y\nringslice: {last}\n")
 
 

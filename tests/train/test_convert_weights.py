@@ -10,7 +10,7 @@ from etl.stages.lease import BusyError, Lease
 from etl.stages.names import WORK_FOLDER
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
-from train.checkpoints.conversion import weights_of
+from train.checkpoints.conversion import convert_to_tensorflow, convert_to_torch, weights_of
 from train.checkpoints.store import Checkpoint
 from train.config.recipe import Recipe
 from train.convert_weights import convert
@@ -32,6 +32,18 @@ def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, place
     assert marker["framework"] == "torch"
     assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
     assert [info.base_name for info in place.children()] == ["checkpoints"]
+
+
+def test_updates_of_adam_are_counted_as_before() -> None:
+    """Asynchronous workers make several in a step."""
+    weights = weights_of("mlp")
+    model = {each.keras: np.zeros((2, 3), np.float32) for each in weights}
+    names = ["iteration", *(f"x_{moment}" for moment in ("momentum", "velocity") for _ in weights)]
+    optimizer = {f"{number:04d}-{name}": np.full((2, 3), 18, np.float32) for number, name in enumerate(names)}
+    optimizer["0000-iteration"] = np.array(18, np.int64)
+    groups = convert_to_torch("mlp", {"model": model, "optimizer": optimizer}, 6)
+    assert {float(each) for name, each in groups["optimizer"].items() if name.startswith("step.")} == {18.0}
+    assert convert_to_tensorflow("mlp", groups, 6)["optimizer"]["0000-iteration"] == 18
 
 
 def test_what_a_copy_that_failed_has_left_is_replaced(checkpoint: Checkpoint, place: Place) -> None:

@@ -45,7 +45,7 @@ class Saver:
         self.step: int | None = None
         self._unwritten: Mapping[str, Arrays] | None = None
         self._facts: dict[str, Any] = {}
-        self._failures = 0  # in a row
+        self._failures, self._failed = 0, -1  # in a row, and the step of the last one
         self._thread: Thread | None = None
         self._error: BaseException | None = None
         self._abandoned = Event()
@@ -133,15 +133,16 @@ class Saver:
         except _AbandonedError:
             pass
         except (OSError, EnvironmentFailure, DamagedError) as error:  # damaged: deleted before its score
-            self._failures += 1
+            is_again, self._failed = step == self._failed, step  # with its score
+            self._failures += not is_again
             if self._failures >= limit or isinstance(error, ReplacedError):
                 self._error = error
-            else:
+            elif not is_again:
                 self._report(step, error)
         except BaseException as error:  # raised in the trainer's own thread
             self._error = error
         else:
-            self._failures = 0
+            self._failures, self._failed = 0, -1
             self._prune()
 
     def _prune(self) -> None:

@@ -105,7 +105,8 @@ def convert_to_torch(model: str, groups: Mapping[str, Arrays], step: int) -> dic
     weights, optimizer = weights_of(model), groups["optimizer"]
     trained = [each for each in weights if each.is_trained]
     is_adam = any(name.endswith("_velocity") for name in optimizer)
-    kept: Arrays = {f"step.{each.torch}": np.array(step, np.float32) for each in trained} if is_adam else {}
+    updates = next((array for name, array in optimizer.items() if name.endswith("-iteration")), step)
+    kept: Arrays = {f"step.{each.torch}": np.array(updates, np.float32) for each in trained} if is_adam else {}
     for suffix, name in (MOMENTS if is_adam else MOMENTA).items():
         arrays = [optimizer[each] for each in sorted(optimizer) if each.endswith(f"_{suffix}")]
         kept |= {f"{name}.{each.torch}": to_torch(array) for each, array in zip(trained, arrays, strict=False)}
@@ -116,8 +117,9 @@ def convert_to_tensorflow(model: str, groups: Mapping[str, Arrays], step: int) -
     """The groups of a PyTorch checkpoint of ``step`` as Keras' trainer has them."""
     weights, optimizer = weights_of(model), groups["optimizer"]
     names = MOMENTS if any(name.startswith("exp_avg.") for name in optimizer) else MOMENTA
+    updates = next((array for name, array in optimizer.items() if name.startswith("step.")), step)
     kept: list[tuple[str, np.ndarray]] = [
-        ("iteration", np.array(step, np.int64)),
+        ("iteration", np.array(updates, np.int64)),
         ("learning_rate", np.array(0, np.float32)),
     ]
     for each in weights:

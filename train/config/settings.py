@@ -28,9 +28,8 @@ ASYNCHRONOUS, SYNCHRONOUS = SERVED = ("parameter-server", "synchronous-parameter
 PIPELINE, TENSOR_PARALLEL = DIVIDED = ("pipeline", "tensor-parallel")
 OF_TORCH = (DDP, *DIVIDED)
 ONE_F_ONE_B, GPIPE = "1f1b", "gpipe"
-MICRO_BATCHES = 4
 TENSORFLOW, TORCH = "tensorflow", "torch"
-EPOCHS = 10
+EPOCHS, MICRO_BATCHES = 10, 4
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,8 @@ class Settings:
         run = ("run", "resume", "audit", "checkpoint_steps", "commit_steps", "deterministic", *parallel)
         of_run = {name: getattr(self, name) for name in run}
         of_order = {"--slices-at-once": self.reading.lanes, "--reader-memory": self.reading.budget_bytes}
-        alike = {**self.training_settings(), **asdict(self.stopping), **of_run}
+        of_damage = {name: getattr(self.reading, name) for name in ("check", "on_damage", "skip_limit")}
+        alike = {**self.training_settings(), **asdict(self.stopping), **of_run, **of_damage}
         return {option_of(name): value for name, value in alike.items()} | of_order
 
     def as_recipe(self) -> str:

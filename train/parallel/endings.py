@@ -1,5 +1,6 @@
 """The lines in which ranks report why they ended, and which of them a launcher shows."""
 
+import re
 import signal
 import threading
 
@@ -13,6 +14,7 @@ REMEDIES = {  # by script: how to go on after an interrupt
     "promote.py": "if champion.json is as before, run it again",
     "export.py": "run it again",
 }
+_OF_RANK = re.compile(rf"^{ERROR_PREFIX}rank \d+ on [^:]*: ")
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
@@ -24,8 +26,8 @@ def describe_exit(status: int) -> str:
 
 
 class Endings:
-    """Each reason is shown once. An interruption, and `LOST`, are kept for the end: they may follow from a reason that
-    comes later, as when a launcher ends the ranks after it has lost one.
+    """Each reason is shown once, with the first rank that has it. An interruption, and `LOST`, are kept for the end:
+    they may follow from a reason that comes later, as when a launcher ends the ranks after it has lost one.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,8 @@ class Endings:
             if LOST in line:
                 self._lost = self._lost or line
                 return False
-            if line in self._shown:
+            reason = _OF_RANK.sub("", line)
+            if reason in self._shown:
                 return False
-            self._shown.add(line)
+            self._shown.add(reason)
         return True

@@ -83,10 +83,10 @@ class ReaderState:
         return {"format": FORMAT, **vars(self), "left": [list(each) for each in self.left]}
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any], slices: str, total: int) -> Self:
-        """The state that `to_json` gave, of a split of ``total`` examples of these ``slices``.
+    def from_json(cls, state: Mapping[str, Any], slices: str, split: str, total: int) -> Self:
+        """The state that `to_json` gave, of a ``split`` of ``total`` examples of these ``slices``.
 
-        Raises UsageError if it is that of other slices or of another version, DataError if it is damaged.
+        Raises UsageError if it is that of others or of another version, DataError if it is damaged.
         """
         if state.get("format") != FORMAT:
             raise UsageError(
@@ -94,6 +94,8 @@ class ReaderState:
             )
         if state.get("slices") != slices:
             raise UsageError(f"the reader's state is that of other slices ({state.get('slices')}, now {slices})")
+        if state.get("split") != split:
+            raise UsageError(f"the reader's state is that of another split ({state.get('split')}, now {split})")
         try:
             seed, epoch, window_blocks = (int(state[name]) for name in ("seed", "epoch", "window_blocks"))
             world_size, lanes, batch, taken = (int(state[name]) for name in ("world_size", "lanes", "batch", "taken"))
@@ -106,7 +108,7 @@ class ReaderState:
             raise DataError(
                 f"the reader's state is damaged: {list(left)} are not ascending intervals of {total} examples"
             )
-        found = cls(slices, str(state["split"]), seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
+        found = cls(slices, split, seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
         if min(window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= found.steps.number:
             raise DataError(
                 f"the reader's state is damaged: {window_blocks=}, {world_size=}, {lanes=}, {batch=}, {taken=}"

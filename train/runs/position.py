@@ -82,7 +82,7 @@ class Position:
     def from_json(cls, facts: Mapping[str, Any], slices: str, total: int) -> Self:
         """The position that `to_json` gave; raises as `ReaderState.from_json` does."""
         try:
-            reader = ReaderState.from_json(facts["reader"], slices, total)
+            reader = ReaderState.from_json(facts["reader"], slices, "train", total)
             totals = tuple(float(each) for each in facts["totals"])
             history = tuple(dict(each) for each in facts["history"])
             return cls(int(facts["step"]), reader, totals, dict(facts["trained"]), history, int(facts["rolled_back"]))

@@ -55,6 +55,17 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
+def is_plain(module: nn.Module) -> bool:
+    """True if it does nothing but call its layers, one after the other."""
+    return (
+        isinstance(module, nn.Sequential)
+        and type(module).forward is nn.Sequential.forward
+        and "forward" not in vars(module)
+        and not (module._parameters or module._buffers)
+        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    )
+
+
 def join_without_weights(layers: Sequence[nn.Module]) -> list[int]:
     """Where the layers begin that have weights to train, each with those without behind it; the first begins at 0."""
     with_weights = [number for number, each in enumerate(layers) if any(p.requires_grad for p in each.parameters())]

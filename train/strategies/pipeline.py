@@ -21,7 +21,7 @@ from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
 from train.strategies.divided_model import DividedModel, DividedTrainer, ModelParallel
-from train.strategies.division import balance, join_without_weights, measure
+from train.strategies.division import balance, is_plain, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import DTYPES, Shape
 
@@ -90,11 +90,12 @@ class LayerDivision(ModelParallel):
         self.shapes: tuple[Shape, Shape] = (), ()  # of what the stage takes and gives
 
     def divide(self, model: nn.Module) -> nn.Module:
-        """Raises UsageError if ``model`` is not a Sequential, or has too few layers with weights."""
-        if not isinstance(model, nn.Sequential):
+        """Raises UsageError if ``model`` is not a plain Sequential, or has too few layers with weights."""
+        if not isinstance(model, nn.Sequential) or not is_plain(model):
+            what = " with a forward, hooks or weights of its own" if isinstance(model, nn.Sequential) else ""
             raise UsageError(
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"
-                f" {type(model).__name__}. Use ddp, or give another --model"
+                f" {type(model).__name__}{what}. Use ddp, or give another --model"
             )
         rank, size, layers = self.part_rank, self.parts, list(model)
         units = join_without_weights(layers)
@@ -132,7 +133,10 @@ class PipelineTrainer(DividedTrainer):
         count = settings.micro_batches or MICRO_BATCHES
         batch = settings.recipe.rank_batch
         if batch % count:
-            raise UsageError(f"--batch {batch} is not divisible by --micro-batches {count}. Give others")
+            raise UsageError(
+                f"--batch {batch} is not divisible by --micro-batches {count}. Give others; the default --batch is at"
+                " most the number of examples"
+            )
         shape = (batch // count, manifest.channels, *settings.picture_size(manifest))
         layers = LayerDivision(collective, mesh, device, shape, DTYPES[settings.recipe.precision])
         super().__init__(settings, manifest, layers, device)

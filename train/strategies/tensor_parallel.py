@@ -21,13 +21,16 @@ from train.config.settings import TENSOR_PARALLEL, Settings
 from train.parallel.collective import Collective
 from train.runs.consistency import counted
 from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, ModelParallel
-from train.strategies.division import measure, spread
+from train.strategies.division import is_plain, measure, spread
 from train.torch_backend.branches import SUM, Branches
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import Shape, TorchTrainer
 
 # What may be between the layers of a pair: each element by itself, without random numbers.
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity)
+
+
+TOLERANCE = 0.01  # of the largest logit: above what TF32 and another order of sums change
 
 
 class OwnBranches(Branches):
@@ -89,7 +92,7 @@ def common_modules(module: nn.Module, ranks: int, path: str = "") -> Iterator[tu
 def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
     """The names of linear layers of which one follows another, and whose shared features the ranks can divide."""
     for path, module in common_modules(model, ranks):
-        if not isinstance(module, nn.Sequential):
+        if not is_plain(module):
             continue
         first: tuple[str, nn.Linear] | None = None
         for child, layer in module._modules.items():  # one may be there twice
@@ -110,6 +113,7 @@ class ShardDivision(ModelParallel):
         super().__init__(collective, mesh)
         self._device, self._shape = device, shape
         self.numbers = 0, 0  # modules with branches and pairs of layers that are divided
+        self._logits: list[list[float]] = []  # of the whole model
 
     def divide(self, model: nn.Module) -> nn.Module:
         """``model`` with this rank's branches and shards. Raises UsageError if there is nothing to divide."""
@@ -122,7 +126,7 @@ class ShardDivision(ModelParallel):
                 f" of a torch.nn.Sequential, whose features between them are divisible by {self.parts} ranks; --model"
                 " has none. Use ddp, or give another --model, as mlp or googlenet"
             )
-        measured = self.collective.run_on_root(lambda: self._measure(model, branches))  # it differs from rank to rank
+        measured, self._logits = self.collective.run_on_root(lambda: self._measure(model, branches))  # ranks differ
         for name, of_branches in measured.items():
             names, costs = branches[name].names, [seconds for [seconds], _ in of_branches]
             owners = dict(zip(names, spread(costs, self.parts), strict=True))
@@ -139,8 +143,8 @@ class ShardDivision(ModelParallel):
 
     def _measure(
         self, model: nn.Module, branches: Mapping[str, Branches]
-    ) -> dict[str, list[tuple[list[float], list[Shape]]]]:
-        """What `measure` finds for each branch, by name; not of those that the model does not use."""
+    ) -> tuple[dict[str, list[tuple[list[float], list[Shape]]]], list[list[float]]]:
+        """What `measure` finds for each branch, by name; not of those that the model does not use. And its logits."""
         inputs: dict[str, Shape] = {}
         with ExitStack() as hooks, torch.no_grad():
             for name, each in branches.items():
@@ -148,14 +152,37 @@ class ShardDivision(ModelParallel):
                     lambda _, taken, name=name: inputs.update({name: tuple(taken[0].shape[1:])})
                 )
                 hooks.callback(hook.remove)
-            model.eval()(torch.zeros(1, *self._shape[1:]))
-        return {
+            logits = self._logits_of(model, torch.device("cpu"))
+        of_branches = {
             name: [
                 measure([branches[name].get_submodule(each)], (self._shape[0], *shape), self._device)
                 for each in branches[name].names
             ]
             for name, shape in inputs.items()
         }
+        return of_branches, logits
+
+    def _logits_of(self, model: nn.Module, device: torch.device) -> list[list[float]]:
+        """Those of pixels that are the same on all ranks."""
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(2, *self._shape[1:], generator=generator)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            found: list[list[float]] = model.eval()(pixels.to(device)).float().tolist()
+        return found
+
+    def require_same_function(self, model: nn.Module) -> None:
+        """Raise UsageError if ``model``, which is divided and has its weights, computes something else than the whole.
+
+        As one that does more with the features of a pair of layers than to give them to the second one.
+        """
+        expected, found = torch.tensor(self._logits), torch.tensor(self._logits_of(model, self._device))
+        largest = float(expected.nan_to_num().abs().max())
+        if not torch.allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True):
+            raise UsageError(
+                f"--strategy {TENSOR_PARALLEL}: --model gives other logits once its linear layers are divided, because"
+                " something else uses the features between two of them. Use --strategy ddp"
+            )
 
 
 class TensorParallelTrainer(DividedTrainer):
@@ -163,6 +190,7 @@ class TensorParallelTrainer(DividedTrainer):
 
     def __init__(self, settings: Settings, manifest: Manifest, shards: ShardDivision, device: torch.device) -> None:
         super().__init__(settings, manifest, shards, device)
+        shards.require_same_function(self.model)
         self._numbers = shards.numbers
         for group in self.optimizer.torch.param_groups:
             group["foreach"] = False  # which takes no shards beside other tensors

@@ -63,16 +63,26 @@ class Adam(keras.optimizers.Adam):
         step = keras.ops.cast(gradient, variable.dtype) + (decay if self._recipe.optimizer == ADAM else 0.0)
         count = keras.ops.cast(self.iterations + 1, variable.dtype)
         place = self._get_variable_index(variable)
-        moments = []
-        for beta, moment, value in (
-            (self.beta_1, self._momentums[place], step),
-            (self.beta_2, self._velocities[place], keras.ops.square(step)),
-        ):
-            self.assign_add(moment, (1 - beta) * (value - moment))
-            moments.append(moment / (1 - keras.ops.power(keras.ops.cast(beta, variable.dtype), count)))
-        step = moments[0] / (keras.ops.sqrt(moments[1]) + EPSILON)
+        first, second = self._momentums[place], self._velocities[place]
+        # What is read of the first moment must be in the second, too: another asynchronous worker may have added to one
+        # of them only, and the step would be divided by a root that is still 0.
+        self.assign_add(second, (1 - self.beta_2) * (keras.ops.square(step) - second))
+        with tf.control_dependencies([read(second)]):
+            self.assign_add(first, (1 - self.beta_1) * (step - first))
+            mean = read(first)
+        with tf.control_dependencies([mean]):
+            square = read(second)
+        of_mean, of_square = (
+            1 - keras.ops.power(keras.ops.cast(beta, variable.dtype), count) for beta in (self.beta_1, self.beta_2)
+        )
+        step = mean / of_mean / (keras.ops.sqrt(square / of_square) + EPSILON)
         step = step + (decay if self._recipe.optimizer == ADAMW else 0.0)
         self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
+
+
+def read(variable: Any) -> tf.Tensor:
+    """The value of a variable; in a graph, after all that was done to it, and after the control dependencies."""
+    return tf.convert_to_tensor(variable.value)
 
 
 def trust(weights: Any, gradient: Any, weight_decay: float, coefficient: float) -> Any:

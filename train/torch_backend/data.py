@@ -70,8 +70,9 @@ class SliceDataset(IterableDataset[Batch]):
         self.augment = tuple(filter(None, self.augment.split(","))) if isinstance(self.augment, str) else self.augment
         if unknown := [each for each in self.augment if each not in AUGMENTATIONS]:
             raise UsageError(f"augment {unknown[0]!r}: give some of {', '.join(AUGMENTATIONS)}")
-        for name, value, least in (("batch", self.batch, 1), ("workers", self.workers, 0), ("rank", self.rank, 0)):
-            if value < least or (name == "rank" and value >= self.world_size):
+        for name, least in (("batch", 1), ("crop", 1), ("workers", 0), ("rank", 0)):
+            value = getattr(self, name)
+            if value is not None and (value < least or (name == "rank" and value >= self.world_size)):
                 raise UsageError(f"{name} {value} is out of range; give at least {least}, and a rank below world_size")
         self.found: Dataset = find_dataset(self.root, self.name)
         self.manifest = Manifest.from_json(self.found.manifest)
@@ -170,9 +171,9 @@ class SliceDataset(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Read next what is left of an epoch, with any number of ranks and workers.
 
-        Raises UsageError if the state is of other slices, DataError if it is damaged.
+        Raises UsageError if the state is of other slices or of another split, DataError if it is damaged.
         """
-        self._go_on(ReaderState.from_json(state, self.found.fingerprint, self._reader.total))
+        self._go_on(ReaderState.from_json(state, self.found.fingerprint, self.split, self._reader.total))
         if not len(self):
             self.begin_epoch(self.epoch + 1)
 
@@ -186,6 +187,8 @@ class SliceLoader(DataLoader[Batch]):
     def __init__(self, dataset: SliceDataset, **options: Any) -> None:
         if options.get("persistent_workers"):
             raise UsageError("persistent_workers=True: they would read the first epoch again and again. Leave it out")
+        if not options.get("in_order", True):
+            raise UsageError("in_order=False: which examples of an epoch are left would be unknown. Leave it out")
         if dataset.workers and "://" in str(dataset.found.folder):
             options.setdefault("multiprocessing_context", "spawn")  # a forked process cannot use an open HDFS
         super().__init__(dataset, batch_size=None, num_workers=dataset.workers, **options)

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import lightning
@@ -85,9 +86,16 @@ def main() -> None:
             epoch = dataset.epoch
         assert all(each == states[0] for each in states)
         state = states[0]
-    with contextlib.suppress(UsageError):
-        SliceLoader(dataset, persistent_workers=True)
-        raise AssertionError("workers that stay were not refused")
+    refused: list[Callable[[], object]] = [
+        lambda: SliceLoader(dataset, persistent_workers=True),
+        lambda: SliceLoader(dataset, in_order=False),
+        lambda: SliceDataset(sys.argv[1], batch=16, crop=0),
+        lambda: SliceDataset(sys.argv[1], batch=16, split="test").load_state_dict(state or {}),
+    ]
+    for number, make in enumerate(refused):
+        with contextlib.suppress(UsageError):
+            make()
+            raise AssertionError(f"{number} was not refused")
     require_memory()
     found = {"keys": keys, "batches": counts, "epoch": epoch, "of_lightning": train_by_lightning()}
     print(json.dumps(found, allow_nan=False))

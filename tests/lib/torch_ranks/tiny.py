@@ -89,6 +89,37 @@ def noisy_branches(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(first, inception, nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(classes))
 
 
+class Residual(nn.Sequential):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        flatten, first, second, last = self
+        features = first(flatten(features))
+        logits: torch.Tensor = last(features + second(features))
+        return logits
+
+
+def residual(shape: Shape, classes: int) -> nn.Module:
+    """Adds what its layers, one after the other, do not."""
+    layers = nn.Linear(shape[0] * shape[1] * shape[2], 33), nn.Linear(33, 33), nn.Linear(33, classes)
+    return Residual(nn.Flatten(), *layers)
+
+
+class Interposed(nn.Module):
+    """Has a pair of layers with something between them that is not a layer of theirs."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.pair = nn.Sequential(nn.Linear(inputs, 33), nn.Linear(33, classes))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        features = self.pair[0](features)
+        logits: torch.Tensor = self.pair[1](features / features.norm(dim=1, keepdim=True))
+        return logits
+
+
+def interposed(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Interposed(shape[0] * shape[1] * shape[2], classes))
+
+
 class Mistaken(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         mistake: torch.Tensor = features.no_such_method()

@@ -87,11 +87,13 @@ def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, staging: 
 
 @pytest.mark.usefixtures("capsys")  # which writes no file
 def test_too_many_failures_in_a_row_are_raised(place: Place, staging: Place) -> None:
+    """One that fails again with its score is one failure."""
     saver = Saver(place, staging, keep=9, failures=2)
     saver.submit(10, GROUPS, {})
     saver.wait()
     with full_disk():
         saver.submit(20, GROUPS, {})
+        saver.amend({"score": 0.5})
         saver.submit(30, GROUPS, {})
         with pytest.raises(OSError, match="File too large"):
             saver.wait()

@@ -106,7 +106,7 @@ def test_what_is_taken_adds_up(total: int, sharing: tuple[int, int, int, bool], 
     for _ in range(data.draw(st.integers(0, 4))):
         steps = data.draw(st.integers(0, begin.steps.number - steps_taken))
         steps_taken += steps
-        state = ReaderState.from_json(json.loads(json.dumps(state.after(steps).to_json())), "these", total)
+        state = ReaderState.from_json(json.loads(json.dumps(state.after(steps).to_json())), "these", "train", total)
     assert state == begin.after(steps_taken)
     assert state.taken == steps_taken
     taken = [sum(begin.steps.real(rank, step) for step in range(state.taken)) for rank in range(sharing[0])]

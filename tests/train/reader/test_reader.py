@@ -154,6 +154,7 @@ def long(long_root: Path, tmp_path: Path) -> Written:
     [
         ({"format": "ringslice.reader/0"}, UsageError, "this version reads 'ringslice.reader/3'"),
         ({"slices": "others"}, UsageError, r"that of other slices \(others, now these\)"),
+        ({"split": "test"}, UsageError, r"that of another split \(test, now train\)"),
         ({"left": [[0, 4], [2, 6]]}, DataError, "not ascending intervals of 6 examples"),
         ({"seed": "x"}, DataError, "is damaged"),
         ({"lanes": 0}, DataError, "is damaged"),
@@ -166,7 +167,7 @@ def test_a_state_that_cannot_be_used_is_refused(
     reader = tiny.open()
     stored = ReaderState.of("these", "train", reader.order(0, 1)).to_json()
     with pytest.raises(error, match=message):
-        ReaderState.from_json(stored | change, "these", reader.total)
+        ReaderState.from_json(stored | change, "these", "train", reader.total)
 
 
 def test_damage_is_handed_out_without_checks(tiny: Written) -> None:

@@ -291,6 +291,8 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
     words = ["--data", root, "--batch", 64, "--max-steps", 1, "--strategy"]
     refused = {
         "whose layers it divides; --model gives PartlyUsed": ["pipeline", "--model", f"{TINY}:PartlyUsed"],
+        "--model gives Residual with a forward, hooks or": ["pipeline", "--model", f"{TINY}:residual"],
+        "--model gives other logits once": ["tensor-parallel", "--model", f"{TINY}:interposed"],
         "--model has 2.weight as 4.weight, too": ["tensor-parallel", "--model", f"{TINY}:shared"],
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from train.config.recipe import Recipe
+from train.tf_backend import optimizer as optimizer_module
 from train.tf_backend.gradients import gradients_of
 from train.tf_backend.optimizer import apply_finite, make_optimizer, trust
 from train.tf_backend.state import RandomDraws, running_statistics
@@ -104,19 +105,19 @@ def test_nesterov_momentum_and_weight_decay_without_biases() -> None:
     np.testing.assert_allclose(bias, BIAS - 0.5 * GRADIENT[1] * (1.9 + 1.9 + 0.9 * 0.9), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "share"), [("sgd", 1.0), ("adam", 0.1)])
+@pytest.mark.parametrize(("name", "share", "before"), [("sgd", 1.0, 0), ("adam", 0.1, 1)])
 def test_what_another_adds_between_reading_and_writing_stays(
-    name: str, share: float, monkeypatch: pytest.MonkeyPatch
+    name: str, share: float, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As asynchronous workers do. A share of each gradient is in the first moment afterwards."""
     kernel = linear().variables[0]
     optimizer = make_optimizer(Recipe(optimizer=name), [kernel])
-    others = [tf.constant(2 * GRADIENT[0], tf.float32)]
+    others, writes = [tf.constant(2 * GRADIENT[0], tf.float32)], itertools.count()
 
     def interrupted(write: Callable[..., None]) -> Callable[..., None]:
         def other_first(variable: Any, value: Any) -> None:
-            if others:
-                optimizer.apply([others.pop()])
+            if next(writes) == before:  # the first moment
+                optimizer.apply(others)
             write(variable, value)
 
         return other_first
@@ -126,6 +127,39 @@ def test_what_another_adds_between_reading_and_writing_stays(
     optimizer.apply([tf.constant(GRADIENT[0], tf.float32)])
     moments = next(each.numpy() for each in optimizer.variables if each.shape == kernel.shape)
     np.testing.assert_allclose(moments, 3 * share * GRADIENT[0], rtol=1e-5)
+
+
+class OtherIsAwayError(Exception):
+    """Another worker has got so far."""
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2, 3])
+def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one moment is there, and the other not, at the begin, or after so many reads of this worker."""
+    kernel = linear().variables[0]
+    before, others = kernel.numpy(), [tf.constant(GRADIENT[0], tf.float32)]
+    optimizer = make_optimizer(Recipe(optimizer="adam"), [kernel])
+    optimizer.learning_rate = 0.1
+    write, found, values = optimizer.assign_add, optimizer_module.read, []
+
+    def stop(variable: Any, value: Any) -> None:
+        write(variable, value)
+        raise OtherIsAwayError
+
+    def read(variable: Any) -> Any:
+        values.append(found(variable))
+        if len(values) == reads:
+            optimizer.apply(others)
+        return values[-1]
+
+    if reads:
+        monkeypatch.setattr(optimizer_module, "read", read)
+    else:
+        with monkeypatch.context() as patch, pytest.raises(OtherIsAwayError):
+            patch.setattr(optimizer, "assign_add", stop)
+            optimizer.apply(others)
+    optimizer.apply([tf.zeros(kernel.shape)])
+    assert np.abs(kernel.numpy() - before).max() < 1
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
