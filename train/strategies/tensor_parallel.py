@@ -126,7 +126,8 @@ class ShardDivision(ModelParallel):
                 f" of a torch.nn.Sequential, whose features between them are divisible by {self.parts} ranks; --model"
                 " has none. Use ddp, or give another --model, as mlp or googlenet"
             )
-        measured, self._logits = self.collective.run_on_root(lambda: self._measure(model, branches))  # ranks differ
+        measured = self.collective.run_on_root(lambda: self._measure(model, branches))  # it differs from rank to rank
+        self._logits = self.collective.run_on_root(lambda: self._logits_of(model, torch.device("cpu")))
         for name, of_branches in measured.items():
             names, costs = branches[name].names, [seconds for [seconds], _ in of_branches]
             owners = dict(zip(names, spread(costs, self.parts), strict=True))
@@ -143,8 +144,8 @@ class ShardDivision(ModelParallel):
 
     def _measure(
         self, model: nn.Module, branches: Mapping[str, Branches]
-    ) -> tuple[dict[str, list[tuple[list[float], list[Shape]]]], list[list[float]]]:
-        """What `measure` finds for each branch, by name; not of those that the model does not use. And its logits."""
+    ) -> dict[str, list[tuple[list[float], list[Shape]]]]:
+        """What `measure` finds for each branch, by name; not of those that the model does not use."""
         inputs: dict[str, Shape] = {}
         with ExitStack() as hooks, torch.no_grad():
             for name, each in branches.items():
@@ -152,22 +153,20 @@ class ShardDivision(ModelParallel):
                     lambda _, taken, name=name: inputs.update({name: tuple(taken[0].shape[1:])})
                 )
                 hooks.callback(hook.remove)
-            logits = self._logits_of(model, torch.device("cpu"))
-        of_branches = {
+            model.eval()(torch.zeros(1, *self._shape[1:]))
+        return {
             name: [
                 measure([branches[name].get_submodule(each)], (self._shape[0], *shape), self._device)
                 for each in branches[name].names
             ]
             for name, shape in inputs.items()
         }
-        return of_branches, logits
 
     def _logits_of(self, model: nn.Module, device: torch.device) -> list[list[float]]:
-        """Those of pixels that are the same on all ranks."""
-        generator = torch.Generator().manual_seed(0)
-        pixels = torch.randn(2, *self._shape[1:], generator=generator)
+        """The logits of two random pictures, which are the same on all ranks."""
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
+            pixels = torch.randn(2, *self._shape[1:])
             found: list[list[float]] = model.eval()(pixels.to(device)).float().tolist()
         return found
 
