@@ -5,6 +5,7 @@ from pathlib import Path
 from unittest import mock
 
 import click
+import keras
 
 import train.convert_weights
 import train.evaluate
@@ -31,7 +32,10 @@ def train_here(
     def start(settings: Settings, monitor: Monitor) -> None:
         train.loop.train(settings, strategy or Alone(), monitor, hooks)
 
-    return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
+    try:
+        return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
+    finally:
+        keras.config.set_dtype_policy("float32")  # a recipe's precision is that of the process
 
 
 def _without_horovod(command: click.Command, name: str) -> Callable[..., Finished]:

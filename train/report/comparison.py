@@ -58,6 +58,7 @@ def gather_comparison(files: Sequence[RunFiles]) -> Facts:
         "waits": list(zip(runs, times, medians, strict=True)),
         "parts_of_a_step": [part.part for part in times[0]],
         "usage": [(run, own[:MAX_RANKS]) for run, own in usage if own],
+        "hidden_ranks": [(run.label, len(own) - MAX_RANKS) for run, own in usage if len(own) > MAX_RANKS],
         "without_usage": [run.label for run, own in usage if not own],
     }
 

@@ -286,6 +286,12 @@ def test_the_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
     assert "flowers/best: 2.1000 to 0.7000." in page.prose
 
 
+def test_of_many_ranks_some_are_compared(tmp_path: Path) -> None:
+    page = compare(tmp_path, plain(tmp_path / "runs/two"), many(tmp_path / "runs/many"))
+    assert [row[0] for row in page.named_tables["usage-table"][1:]] == ["two"] * 2 + ["many"] * 16
+    assert "24 more ranks of many are left out." in page.prose
+
+
 def test_runs_of_the_same_settings_without_measured_bytes(tmp_path: Path) -> None:
     """As runs of before have none. Those of the same name, of roots of the same name, are told apart, too."""
     folders = [plain(tmp_path / name / "root/runs/best") for name in ("first", "second")]

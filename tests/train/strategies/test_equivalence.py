@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import keras
 import pytest
 
 from tests.lib.commands import horovodrun, succeeded
@@ -33,13 +32,6 @@ CASES: dict[str, tuple[Sequence[object], Sequence[object], float]] = {
 }
 FLOAT32 = ("plain", "synchronised", "accumulated", "lars")
 WIDELY = 10.0  # times the limit: how much a negative control differs at least
-
-
-@pytest.fixture(autouse=True)
-def float32() -> Iterator[None]:
-    """The precision of this process afterwards."""
-    yield
-    keras.config.set_dtype_policy("float32")
 
 
 @pytest.mark.parametrize(
