@@ -5,6 +5,7 @@ classes, splits and further columns, and which column is which.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -165,9 +166,9 @@ def scalar_text(value: Any) -> str | None:
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object in UTF-8; NaN and infinities become None. Raises ValueError with the reason."""
+    """Parse a JSON object in UTF-8; NaN and infinities, as 1e999, become None. Raises ValueError with the reason."""
     try:
-        found = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
+        found = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None, parse_float=_finite)
         if b"\\u" in text:
             json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # fails for half a surrogate pair
     except UnicodeError as error:
@@ -177,6 +178,11 @@ def parse_object(text: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object, {...}")
     return found
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def find_columns(

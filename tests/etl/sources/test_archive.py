@@ -210,7 +210,8 @@ def test_where_a_split_stands(tmp_path: Path) -> None:
 def test_texts_become_columns(tmp_path: Path) -> None:
     """Of .json as in JSON Lines; what is too long, or is nothing known, is counted."""
     entries = [
-        *(Entry("1.json", b'{"label": "c", "text": "\\u00e9\\n", "n": 3, "list": [1], "nan": NaN}'), Entry("1.png")),
+        Entry("1.json", b'{"label": "c", "text": "\\u00e9\\n", "n": 3, "list": [1], "nan": NaN, "inf": 1e999}'),
+        Entry("1.png"),
         Entry("1.txt", b"x" * 10_001),
         *(Entry("2.cls", b"c"), Entry("2.png"), Entry("2.txt", b"caf\xe9")),
         *(Entry("3.cls", b"c"), Entry("3.png"), Entry("3.depth.npy", b"1234")),
