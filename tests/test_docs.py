@@ -29,7 +29,7 @@ from mapreduce.normalize import Normalize
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.lib.commands import REPOSITORY
-from train.config.settings import command as train_command
+from train.config.run_options import command as train_command
 from train.launch import command as launch_command
 from train.read_bench import command as read_bench_command
 from train.start import command as start_command

@@ -28,18 +28,8 @@ from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint, DamagedError
 from train.config.recipe import FLOAT16, NONE, Recipe
-from train.config.settings import (
-    AUTO,
-    CHECKPOINT,
-    DATA,
-    DDP,
-    ENVIRONMENT_PREFIX,
-    JSON,
-    NAME,
-    TENSORFLOW,
-    TORCH,
-    TRAINED_RUN,
-)
+from train.config.run_options import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
+from train.config.settings import AUTO, DDP, TENSORFLOW, TORCH
 from train.evaluation.trained import find_with_slices
 from train.runs.folder import choose_run
 

@@ -21,7 +21,7 @@ from etl.errors import UsageError
 from etl.options.click_command import add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.reader_options import reading_options
-from train.config.settings import (
+from train.config.run_options import (
     CHECKPOINT,
     DATA,
     ENVIRONMENT_PREFIX,

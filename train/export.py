@@ -20,7 +20,7 @@ from etl.entry_point import end_process, run_reporting
 from etl.errors import UsageError
 from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from train.config.settings import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
+from train.config.run_options import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
 from train.monitor.launcher import launched_size, local_size
 from train.parallel.cluster import WITH_SERVERS, task_of, workers_of
 from train.parallel.startup import prepare_import, require_framework

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from etl.errors import UsageError
+from train.config.run_options import command
 from train.config.settings import (
     AUTO,
     DDP,
@@ -34,7 +35,6 @@ from train.config.settings import (
     TENSOR_PARALLEL,
     TORCH,
     Settings,
-    command,
 )
 from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor

@@ -22,7 +22,7 @@ from etl.options.click_command import add_options, invoke
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.champion import CHAMPION
 from etl.storage.place import open_place
-from train.config.settings import DATA, ENVIRONMENT_PREFIX
+from train.config.run_options import DATA, ENVIRONMENT_PREFIX
 from train.parallel.startup import prepare_import, require_framework
 from train.serving import files
 from train.serving.image_files import find_images

@@ -21,7 +21,8 @@ from etl.entry_point import end_process, run_reporting
 from etl.errors import INTERRUPTED, UsageError
 from etl.options.click_command import invoke
 from etl.processes import end_with_parent
-from train.config.settings import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, HOROVOD, STRATEGIES
+from train.config.run_options import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, STRATEGIES
+from train.config.settings import HOROVOD
 from train.parallel.endings import INTERRUPTION, REMEDIES
 from train.parallel.launchers import RankLines, Ranks
 from train.parallel.startup import not_installed

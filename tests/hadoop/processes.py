@@ -75,17 +75,31 @@ def end(processes: list[Process], grace_s: float) -> None:
 
 def find_all(is_wanted: Callable[[list[bytes], list[bytes]], bool]) -> list[Process]:
     """The processes whose command line and environment ``is_wanted`` accepts."""
+
+    def is_found(entry: Path) -> bool:
+        words, environment = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+        return is_wanted(words, environment)
+
+    return _find(is_found)
+
+
+def find_working_in(folder: Path) -> list[Process]:
+    """The processes whose working directory is ``folder`` or below it, even if it was removed."""
+    return _find(lambda entry: f"{os.readlink(entry / 'cwd')}/".startswith((f"{folder}/", f"{folder} (deleted)/")))
+
+
+def _find(is_found: Callable[[Path], bool]) -> list[Process]:
+    """The processes whose folder in /proc ``is_found`` accepts."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         process = Process.find(int(entry.name))
         try:
-            words, environment = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+            if is_found(entry) and process is not None:
+                found.append(process)
         except OSError:  # ended meanwhile, or another user's
             continue
-        if process is not None and is_wanted(words, environment):
-            found.append(process)
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.hadoop.processes import Process, end, find_all
+from tests.hadoop.processes import Process, end, find_all, find_working_in
 from tests.lib.commands import REPOSITORY
 
 RECORD = "cluster.json"
@@ -54,13 +54,16 @@ def end_processes(folder: Path) -> None:
 
 
 def find_left(folder: Path) -> list[Process]:
-    """The daemons and what their containers run, found by the mark, or by YARN's scripts, which start without it."""
+    """The daemons and what their containers run, found by the mark, or by YARN's scripts, which start without it.
+
+    Airflow's workers write their title over their environment; they are found by their working directory.
+    """
     mark, scripts = f"{MARK}={folder}".encode(), f"{folder}/yarn/local/".encode()
 
     def is_left(words: list[bytes], environment: list[bytes]) -> bool:
         return mark in environment or (words[0].endswith(b"bash") and any(each.startswith(scripts) for each in words))
 
-    return find_all(is_left)
+    return [*dict.fromkeys([*find_all(is_left), *find_working_in(folder)])]
 
 
 def launch_guardian(folder: Path, data: Path | None = None) -> "subprocess.Popen[bytes]":

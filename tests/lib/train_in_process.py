@@ -18,7 +18,8 @@ import train.strategies.horovod_ring
 from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
 from tests.lib.ranks.strategies import Alone
-from train.config.settings import Settings, command
+from train.config.run_options import command
+from train.config.settings import Settings
 from train.monitor.monitor import Monitor
 from train.runs.hooks import NO_HOOKS, Hooks
 from train.strategies import Strategy

@@ -1,5 +1,6 @@
 """The message when ranks end, and which rank prints it: one line, by one rank. Pure: by the ranks' notes alone."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,6 +95,11 @@ def prefix_of(beat: Beat, is_ranked: bool) -> str:
     when = f"{beat.when} ({beat.doing})" if beat.when else ""
     prefix = ", ".join(part for part in (beat.rank_name if is_ranked else "", when) if part)
     return f"{prefix}: " if prefix else ""
+
+
+def without_rank(message: str) -> str:
+    """A message without the prefix of `prefix_of`, if it names a rank."""
+    return re.sub(r"^rank \d+ on [^:]*: ", "", message)
 
 
 def in_words(beat: Beat) -> str:

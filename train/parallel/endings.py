@@ -1,10 +1,10 @@
 """The lines in which ranks report why they ended, and which of them a launcher shows."""
 
-import re
 import signal
 import threading
 
 from etl.errors import ERROR_PREFIX
+from train.monitor.messages import without_rank
 
 LOST = "another rank has ended, or does not answer; see what its launcher reports"  # of a rank that did not fail itself
 INTERRUPTION = "ringslice: interrupted"
@@ -14,7 +14,6 @@ REMEDIES = {  # by script: how to go on after an interrupt
     "promote.py": "if champion.json is as before, run it again",
     "export.py": "run it again",
 }
-_OF_RANK = re.compile(rf"^{ERROR_PREFIX}rank \d+ on [^:]*: ")
 _INTERRUPTIONS = (INTERRUPTION, f"{ERROR_PREFIX}interrupted")
 
 
@@ -57,7 +56,7 @@ class Endings:
             if LOST in line:
                 self._lost = self._lost or line
                 return False
-            reason = _OF_RANK.sub("", line)
+            reason = without_rank(line.removeprefix(ERROR_PREFIX))
             if reason in self._shown:
                 return False
             self._shown.add(reason)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import accumulate
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -55,8 +56,8 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def is_plain(module: nn.Module) -> bool:
-    """True if it does nothing but call its layers, one after the other."""
+def is_plain(module: nn.Module) -> TypeGuard[nn.Sequential]:
+    """True if it is a Sequential that does nothing but call its layers, one after the other."""
     return (
         isinstance(module, nn.Sequential)
         and type(module).forward is nn.Sequential.forward

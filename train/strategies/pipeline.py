@@ -91,7 +91,7 @@ class LayerDivision(ModelParallel):
 
     def divide(self, model: nn.Module) -> nn.Module:
         """Raises UsageError if ``model`` is not a plain Sequential, or has too few layers with weights."""
-        if not isinstance(model, nn.Sequential) or not is_plain(model):
+        if not is_plain(model):
             what = " with a forward, hooks or weights of its own" if isinstance(model, nn.Sequential) else ""
             raise UsageError(
                 f"--strategy {PIPELINE} needs a torch.nn.Sequential, whose layers it divides; --model gives"

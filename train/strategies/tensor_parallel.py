@@ -28,8 +28,6 @@ from train.torch_backend.trainer import Shape, TorchTrainer
 
 # What may be between the layers of a pair: each element by itself, without random numbers.
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity)
-
-
 TOLERANCE = 0.01  # of the largest logit: above what TF32 and another order of sums change
 
 
@@ -126,8 +124,8 @@ class ShardDivision(ModelParallel):
                 f" of a torch.nn.Sequential, whose features between them are divisible by {self.parts} ranks; --model"
                 " has none. Use ddp, or give another --model, as mlp or googlenet"
             )
-        measured = self.collective.run_on_root(lambda: self._measure(model, branches))  # it differs from rank to rank
-        self._logits = self.collective.run_on_root(lambda: self._logits_of(model, torch.device("cpu")))
+        # on one rank: times differ from rank to rank
+        measured, self._logits = self.collective.run_on_root(lambda: self._examine(model, branches))
         for name, of_branches in measured.items():
             names, costs = branches[name].names, [seconds for [seconds], _ in of_branches]
             owners = dict(zip(names, spread(costs, self.parts), strict=True))
@@ -142,25 +140,29 @@ class ShardDivision(ModelParallel):
             plan |= {first: ColwiseParallel(), second: RowwiseParallel()}
         return parallelize_module(model, self.mesh[PARTS], plan, src_data_rank=None) if plan else model
 
-    def _measure(
+    def _examine(
         self, model: nn.Module, branches: Mapping[str, Branches]
-    ) -> dict[str, list[tuple[list[float], list[Shape]]]]:
-        """What `measure` finds for each branch, by name; not of those that the model does not use."""
+    ) -> tuple[dict[str, list[tuple[list[float], list[Shape]]]], list[list[float]]]:
+        """What `measure` finds for each branch, by name, and the logits of the whole model.
+
+        Branches that the model does not use are left out.
+        """
         inputs: dict[str, Shape] = {}
-        with ExitStack() as hooks, torch.no_grad():
+        with ExitStack() as hooks:
             for name, each in branches.items():
                 hook = each.register_forward_pre_hook(
                     lambda _, taken, name=name: inputs.update({name: tuple(taken[0].shape[1:])})
                 )
                 hooks.callback(hook.remove)
-            model.eval()(torch.zeros(1, *self._shape[1:]))
-        return {
+            logits = self._logits_of(model, torch.device("cpu"))
+        measured = {
             name: [
                 measure([branches[name].get_submodule(each)], (self._shape[0], *shape), self._device)
                 for each in branches[name].names
             ]
             for name, shape in inputs.items()
         }
+        return measured, logits
 
     def _logits_of(self, model: nn.Module, device: torch.device) -> list[list[float]]:
         """The logits of two random pictures, which are the same on all ranks."""

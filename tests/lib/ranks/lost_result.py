@@ -9,7 +9,7 @@ import signal
 from unittest import mock
 
 from tests.hadoop.processes import find_all
-from train.config.settings import command
+from train.config.run_options import command
 from train.main import start
 from train.monitor.rank_process import run_rank
 from train.parallel.trainer import StepResult

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from etl.storage.place import Place
 from train.checkpoints.store import name_of
-from train.config.settings import Settings, command
+from train.config.run_options import command
+from train.config.settings import Settings
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank
 from train.parallel.startup import prepare_import

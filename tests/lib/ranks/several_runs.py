@@ -16,7 +16,8 @@ from typing import Any
 from unittest import mock
 
 from etl.entry_point import end_process
-from train.config.settings import Settings, command
+from train.config.run_options import command
+from train.config.settings import Settings
 from train.monitor.monitor import Monitor
 from train.parallel.cores import claim_cores
 from train.parallel.startup import OPTIONAL, hide_packages

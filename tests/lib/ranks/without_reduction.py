@@ -10,7 +10,7 @@ from unittest import mock
 
 import tensorflow as tf
 
-from train.config.settings import command
+from train.config.run_options import command
 from train.main import start
 from train.monitor.rank_process import run_rank
 from train.strategies import parameter_server_trainer

@@ -20,7 +20,8 @@ from torch.distributed.tensor.parallel import RowwiseParallel
 
 from etl.errors import RingsliceError
 from tests.lib.ranks.fed_by_all import fed_by_all
-from train.config.settings import DDP, PIPELINE, Settings, command
+from train.config.run_options import command
+from train.config.settings import DDP, PIPELINE, Settings
 from train.loop import train
 from train.monitor.launcher import local_rank, local_size
 from train.monitor.monitor import Monitor

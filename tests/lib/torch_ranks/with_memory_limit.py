@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from train.config.settings import command
+from train.config.run_options import command
 from train.main import start
 from train.monitor.rank_process import run_rank
 from train.strategies import ddp

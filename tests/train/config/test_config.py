@@ -14,8 +14,9 @@ from etl.errors import UsageError
 from train import evaluate, export, predict, promote
 from train.config.recipe import Recipe
 from train.config.recipe_options import known_recipes, read_recipe
+from train.config.run_options import command
 from train.config.schedule import Schedule
-from train.config.settings import Settings, command
+from train.config.settings import Settings
 from train.config.stopping import Stopping, Time, scores_of
 from train.reader.cache import SliceCache
 from train.reader.config import ReaderOptions

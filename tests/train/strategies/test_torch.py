@@ -271,7 +271,6 @@ def test_a_model_too_large_for_one_rank_fits_two(root: Path) -> None:
         succeeded(torchrun(2, limited, *words, *more, "--run", name, EXTRA_BYTES=extra))
 
 
-@pytest.mark.witness
 def test_a_rank_that_works_alone_is_waited_for_and_one_that_does_not_come_is_named() -> None:
     """Rank 0 works alone for longer than a step may take, before it gathers and before it reduces. A timeout may be
     larger than PyTorch takes.
