@@ -34,14 +34,14 @@ setup(
     },
     entry_points={"console_scripts": ["ringslice = ringslice_entry:main"]},
     install_requires=[
-        "click>=8.4",
+        "click>=8.4",  # since then its types are generic
         "crc32c>=2.7",
         "hdfs-native>=0.14.7,<1",
         "mrjob>=0.7.4,<0.8",
         "numpy>=2.0",
         "opencv-python-headless>=4.11,<6",
         "packaging>=23",
-        "pillow>=11.3",
+        "pillow>=11.3",  # since then its wheels read AVIF
         "protobuf>=5",
         "pyarrow>=18",
         "rich>=13.7",

@@ -4,7 +4,6 @@ Every kill proves that it hit: the process was there when it was killed, and the
 """
 
 import contextlib
-import json
 import re
 import shutil
 import signal
@@ -21,6 +20,7 @@ from tests.hadoop.cluster import Cluster
 from tests.hadoop.jobs import JobRun, attempt_of, masters, tasks
 from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, failed, run, succeeded, wait_until
+from tests.lib.in_process import ringslice_here
 from tests.lib.on_hadoop import OPTIONS, digests
 
 JOB_TIMEOUT_S = 600
@@ -64,24 +64,10 @@ def require_succeeded(cluster: Cluster, applications: list[str]) -> None:
     assert {states[each] for each in applications} == {("FINISHED", "SUCCEEDED")}
 
 
-def test_a_job_runs_as_a_script_in_a_queue_with_a_priority(hadoop: Cluster, hdfs: Place, few_digits: Path) -> None:
-    variables = hadoop.environment()
-    root = hdfs / "digits"
-    succeeded(run("ringslice", "ingest", few_digits, root, "--pack-size", "12KB", variables=variables))
-    words = (root, "--size", "8", "--queue", "nightly", "--priority", "HIGH", "--json", "--task-memory", "768MB")
-    script = REPOSITORY / "mapreduce" / "normalize.py"
-    finished = succeeded(run(script, "-r", "hadoop", *words, timeout_s=JOB_TIMEOUT_S, variables=variables))
-    assert json.loads(finished.stdout)["good"] == len(list(few_digits.rglob("*.png")))
-    application = (root / "normalized" / "run.json").read_json()["applications"][0]
-    (found,) = [each for each in hadoop.yarn_applications() if each["id"] == application]
-    assert found["queue"].endswith("nightly")
-    assert found["priority"] != 0
-
-
 def test_failures_of_yarn_are_one_line(hadoop: Cluster, hdfs: Place, few_digits: Path) -> None:
     variables = hadoop.environment()
     root = hdfs / "digits"
-    succeeded(run("ringslice", "ingest", few_digits, root, variables=variables))
+    succeeded(ringslice_here("ingest", few_digits, root))
     # a size at which a task takes long, so that YARN sees its memory before it is done
     start = ("ringslice", "normalize", root, "-r", "hadoop", "--size", "2048")
     before = digests(root)
@@ -106,15 +92,13 @@ pytestmark = pytest.mark.usefixtures("end_sessions")
 @pytest.fixture
 def ingested(hadoop_alone: Cluster, hdfs: Place, few_digits: Path) -> Place:
     root = hdfs / "digits"
-    words = ("ringslice", "ingest", few_digits, root, *OPTIONS[6:8])
-    succeeded(run(*words, variables=hadoop_alone.environment()))
+    succeeded(ringslice_here("ingest", few_digits, root, *OPTIONS[6:8]))
     return root
 
 
 @pytest.fixture
-def normalized(ingested: Place, hadoop_alone: Cluster) -> Place:
-    words = ("ringslice", "normalize", ingested, "-r", "inline", *OPTIONS[:6])
-    succeeded(run(*words, variables=hadoop_alone.environment()))
+def normalized(ingested: Place) -> Place:
+    succeeded(ringslice_here("normalize", ingested, "-r", "inline", *OPTIONS[:6]))
     return ingested
 
 
@@ -202,17 +186,22 @@ def test_interrupts_end_the_job(number: signal.Signals, ingested: Place, hadoop_
     assert list(left) == ["_work/plan.json"]
 
 
-def test_restart_ends_the_job(ingested: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path) -> None:
+def test_restart_ends_the_job_and_the_next_goes_to_a_queue(
+    ingested: Place, hadoop_alone: Cluster, expected: dict[str, str], tmp_path: Path
+) -> None:
     first = JobRun(hadoop_alone, tmp_path / "first.log", *NORMALIZE, ingested)
     first.mapper().send(signal.SIGSTOP)
     busy = run(*NORMALIZE, ingested, variables=hadoop_alone.environment())
     assert busy.returncode == 3
     assert "is locked by process" in busy.stderr
     first.kill_driver()
-    second = JobRun(hadoop_alone, tmp_path / "second.log", *NORMALIZE, ingested, "--restart")
+    queue = ("--queue", "nightly", "--priority", "HIGH")
+    second = JobRun(hadoop_alone, tmp_path / "second.log", *NORMALIZE, ingested, "--restart", *queue)
     finished_as_undisturbed(ingested, expected, second, "normalized")
-    states = [each["finalStatus"] for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]]
-    assert sorted(states) == ["KILLED", "SUCCEEDED"]
+    jobs = {each["finalStatus"]: each for each in hadoop_alone.yarn_applications() if str(ingested) in each["name"]}
+    assert set(jobs) == {"KILLED", "SUCCEEDED"}
+    assert jobs["SUCCEEDED"]["queue"].endswith("nightly")
+    assert jobs["SUCCEEDED"]["priority"] != jobs["KILLED"]["priority"]
 
 
 SPECULATE = (

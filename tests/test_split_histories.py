@@ -217,8 +217,9 @@ def histories(nights: int) -> st.SearchStrategy[list[list[int]]]:
     return st.lists(changes, min_size=nights, max_size=nights)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("grouped", [False, pytest.param(True, marks=pytest.mark.witness)])
+@pytest.mark.parametrize(
+    "grouped", [pytest.param(True, marks=pytest.mark.witness), pytest.param(False, marks=pytest.mark.chaos)]
+)
 def test_a_history_with_every_change(grouped: bool) -> None:
     every = list(range(len(CHANGES)))
     live_through([[], every[:4], every[4:8], every[8:], every], grouped, seed=1)

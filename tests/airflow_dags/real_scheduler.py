@@ -90,13 +90,6 @@ class Scheduler:
             return f"{error.code} {error.read().decode()}"
         return "200 "
 
-    def log(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
-        """The entries of the last try of a task; of a mapped one as in ``train 0``."""
-        name, _, index = task.partition(" ")
-        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{name}/logs/{self.tasks(dag, run)[task][1]}"
-        entries: list[dict[str, Any]] = self.api("GET", f"{path}?full_content=true&map_index={index or -1}")["content"]
-        return entries
-
     def runs(self, dag: str) -> dict[str, str]:
         return {each["dag_run_id"]: each["state"] for each in self.api("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
 

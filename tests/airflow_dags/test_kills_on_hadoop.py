@@ -18,6 +18,8 @@ from tests.lib.on_hadoop import dfs, digests
 from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.set_up import fail_in_one_line
 
+pytestmark = pytest.mark.chaos
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -83,7 +85,7 @@ def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
     "kills",
     [
         (("normalize", "runner"), ("normalize", "command"), ("shard", "supervisor")),
-        pytest.param((("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")), marks=pytest.mark.chaos),
+        (("normalize", "supervisor"), ("shard", "runner"), ("shard", "command")),
     ],
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )
@@ -107,7 +109,6 @@ def test_kills_in_the_dataset(
         assert set(applications(hadoop, place).values()) <= {"SUCCEEDED", "KILLED"}
 
 
-@pytest.mark.chaos
 def test_kills_in_training(
     scheduler: Scheduler, undisturbed: Dataset, *, hdfs: Place, hadoop: Cluster, run: str, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ test_kills_on_hadoop.py has the tasks of the dataset.
 
 import shutil
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,6 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
         yield scheduler
 
 
-def print_shares(scheduler: Scheduler, dag: str, run: str) -> None:
-    """Print the seconds of a DAG run, and those of them in which a command was at work, by the tasks' logs."""
-    times = scheduler.api("GET", f"/dags/{dag}/dagRuns/{run}")
-    whole = datetime.fromisoformat(times["end_date"]) - datetime.fromisoformat(times["start_date"])
-    commands = timedelta()
-    for task in scheduler.tasks(dag, run):
-        at: dict[str, Any] = {each["event"][:12]: each.get("timestamp") for each in scheduler.log(dag, run, task)}
-        began = next((moment for event, moment in at.items() if event.startswith("cd ")), None)
-        if began:
-            commands += datetime.fromisoformat(at["Pushing xcom"]) - datetime.fromisoformat(began)
-    print(f"{dag}: {whole.total_seconds():.1f} s, of them {commands.total_seconds():.1f} in commands")
-
-
 def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: Path, tmp_path: Path) -> None:
     """Unpausing starts nothing; the model's params have their defaults, but for the event's root and slices."""
     assert scheduler.runs("image_dataset") == scheduler.runs("image_model") == {}
@@ -63,8 +49,6 @@ def test_an_event_of_the_dataset_starts_the_model(scheduler: Scheduler, digits: 
     assert scheduler.wait_for_end("image_model") == "success", scheduler.runs("image_model")
     ((run, _),) = scheduler.runs("image_model").items()
     assert {state for state, _ in scheduler.tasks("image_model", run).values()} == {"success"}
-    print_shares(scheduler, "image_dataset", "first-night")
-    print_shares(scheduler, "image_model", run)
     champion = (root / "models/champion.json").read_json()["champion"]
     assert champion["run"].startswith("airflow-asset_triggered__")
     assert champion["evaluated_slices"] == champion["slices"]
@@ -126,6 +110,7 @@ def test_a_training_that_is_marked_as_failed(scheduler: Scheduler, sliced: Path,
     assert scheduler.tasks("image_model", run)["train 0"] == ("failed", 1)
 
 
+@pytest.mark.chaos
 def test_services_that_are_killed_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
     """Each is started again; PostgreSQL ends in order."""
     epochs = 40

@@ -17,6 +17,7 @@ from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import REPOSITORY
+from tests.lib.on_hadoop import set_site
 from tests.lib.set_up import fail_in_one_line
 
 CHILD_VARIABLE = "RINGSLICE_TEST_LIBHDFS"
@@ -43,8 +44,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     folder = os.environ.get(CLUSTER_VARIABLE)
     with fail_in_one_line():
         found = Cluster.attach(Path(folder)) if folder else request.getfixturevalue("hadoop")
-    for name, value in found.environment().items():
-        monkeypatch.setenv(name, value)
+    set_site(found, monkeypatch)
     return found
 
 

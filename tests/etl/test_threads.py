@@ -9,41 +9,7 @@ from types import FrameType
 import pytest
 
 from etl.threads import in_threads
-from tests.lib.commands import PATIENCE_S, run, succeeded
-
-# Interrupts itself while it works. Python loses an interrupt that comes during a garbage collection: it is repeated.
-INTERRUPTED = """
-import os, signal, sys
-from threading import Event, Thread, current_thread, main_thread
-from etl.threads import in_threads
-
-at_once, ended, begun, closed = int(sys.argv[1]), Event(), [], []
-
-def interrupt():
-    pause_s = 0.01
-    while not ended.wait(pause_s):
-        os.kill(os.getpid(), signal.SIGINT)
-        pause_s = 10.0
-
-def work(item):
-    begun.append(item)
-    try:
-        if item == at_once - 1:
-            Thread(target=interrupt).start()
-        while True:
-            yield
-    finally:
-        closed.append((item, current_thread() is main_thread()))
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    in_threads(work, range(9), at_once)
-except KeyboardInterrupt as raised:  # while its traceback has the frames that work was done in
-    ended.set()
-    assert sorted(item for item, _ in closed) == sorted(begun), (begun, closed)
-    assert {here for _, here in closed} == {at_once == 1}
-    print("interrupted")
-"""
+from tests.lib.commands import PATIENCE_S
 
 each_number = pytest.mark.parametrize("at_once", [1, 3])
 
@@ -81,13 +47,13 @@ def test_one_that_fails_ends_all_where_they_may_be_stopped() -> None:
 CALLBACKS = {"weakref", "_weakrefset"}  # Python calls them when an object is gone, and ignores what they raise
 
 
-def interrupt_at(number: int) -> bool:
+def interrupt_at(number: int, at_once: int) -> bool:
     """Interrupt `in_threads` at the so many-th of the places where Python raises what a signal's handler raises: where
     a function begins, and after a call of one written in C. False if there are fewer.
 
     It must end, and every work with it.
     """
-    events, begun, closed, interrupted = count(1), list[int](), list[int](), list[int]()
+    events, begun, closed, interrupted = count(1), list[int](), list[int](), list[bool]()
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
         is_place = event in {"call", "c_return"} and frame.f_code is not run_interrupted.__code__
@@ -96,8 +62,8 @@ def interrupt_at(number: int) -> bool:
             raise KeyboardInterrupt
 
     def work(item: int) -> Generator[None]:
-        begun.append(item)
         try:
+            begun.append(item)
             yield
         finally:
             closed.append(item)
@@ -105,9 +71,9 @@ def interrupt_at(number: int) -> bool:
     def run_interrupted() -> None:
         sys.setprofile(interrupt)
         try:
-            in_threads(work, range(6), 3)
-        except KeyboardInterrupt:
-            interrupted.append(number)
+            in_threads(work, range(6), at_once)
+        except KeyboardInterrupt:  # while its traceback has the frames that work was done in
+            interrupted.append(sorted(begun) == sorted(closed))
         finally:
             sys.setprofile(None)
 
@@ -115,15 +81,10 @@ def interrupt_at(number: int) -> bool:
     thread.start()
     thread.join(PATIENCE_S)
     assert not thread.is_alive(), f"it hangs after an interrupt at event {number}"
-    assert sorted(begun) == sorted(closed)
+    assert all(interrupted)
     return bool(interrupted)
 
 
-def test_an_interrupt_at_any_moment_ends_all(no_collection: None) -> None:
-    assert next(number for number in count(1) if not interrupt_at(number)) > 5
-
-
-@pytest.mark.integration
 @each_number
-def test_an_interrupt_ends_all_before_it_is_raised(at_once: int) -> None:
-    assert succeeded(run(sys.executable, "-c", INTERRUPTED, at_once)).stdout == "interrupted\n"
+def test_an_interrupt_at_any_moment_ends_all(at_once: int, no_collection: None) -> None:
+    assert next(number for number in count(1) if not interrupt_at(number, at_once)) > 5

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from etl.errors import EnvironmentFailure
+from etl.hadoop.site_config import java_home
 from tests.hadoop import class_archive, health, state
 from tests.hadoop.configuration import LOOPBACK, named_ports, write_configuration
-from tests.hadoop.distribution import copy_name_image, hadoop_home, java_home
+from tests.hadoop.distribution import copy_name_image, hadoop_home
 from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
 
 DAEMONS = {"namenode": "hdfs", "datanode": "hdfs", "resourcemanager": "yarn", "nodemanager": "yarn"}

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etl.errors import EnvironmentFailure
+from etl.hadoop.site_config import java_home
 from tests.lib.commands import GIVEN_HADOOP
 
 VERSION = "3.4.2"
@@ -37,7 +38,6 @@ COMMAND_TIMEOUT_S = 900
 FETCH_TIMEOUT_S = 60.0
 CHECK_NETWORK = "Check the network and {}"
 NO_SPACE = os.strerror(errno.ENOSPC)
-_ESCAPE_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of colours
 
 
 def cache_folder() -> Path:
@@ -61,16 +61,6 @@ def hadoop_home() -> Path:
             if not home.is_dir():
                 _set_up(home)
     return home
-
-
-def java_home() -> Path:
-    """JAVA_HOME, or the home of the java on the PATH. Raises EnvironmentFailure if there is none."""
-    if named := os.environ.get("JAVA_HOME"):
-        if not os.access(Path(named) / "bin" / "java", os.X_OK):
-            remedy = f"Set it to the home of a Java 17, or unset it: apt-get install {JDK}"
-            raise EnvironmentFailure(f"JAVA_HOME {named} has no bin/java. {remedy}")
-        return Path(named)
-    return Path(os.path.realpath(require("java", JDK))).parent.parent
 
 
 def require(command: str, package: str) -> str:
@@ -199,7 +189,7 @@ def _run(words: list[str], remedy: str, folder: Path | None = None, environment:
     except subprocess.TimeoutExpired:
         raise EnvironmentFailure(f"{failed} (it took more than {COMMAND_TIMEOUT_S} s). {remedy}") from None
     if finished.returncode != 0:
-        text = _ESCAPE_CODES.sub("", finished.stderr + finished.stdout)
+        text = finished.stderr + finished.stdout
         output = text.strip().splitlines() or [f"status {finished.returncode}"]
         errors = [line for line in output if "ERROR" in line or "error" in line] or output
         if full := [line for line in output if NO_SPACE in line]:

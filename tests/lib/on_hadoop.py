@@ -1,6 +1,5 @@
 """The digits that tests on a real cluster use, what becomes of them without one, and a folder on its HDFS."""
 
-import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +28,18 @@ def expected(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.fixture
-def hdfs(hadoop: Cluster, request: pytest.FixtureRequest) -> Iterator[Place]:
+def hdfs(hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A new folder on the cluster, with its site in the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in hadoop.environment().items():
-            patch.setenv(name, value)
-        name = re.sub(r"\W+", "-", request.node.name)
-        folder = open_place(f"{hadoop.uri}/tests/{name}").make_folder()
-        yield folder
-        folder.delete()
+    set_site(hadoop, monkeypatch)
+    folder = open_place(f"{hadoop.uri}/tests/{uuid.uuid4().hex}").make_folder()
+    yield folder
+    folder.delete()
+
+
+def set_site(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process, and those that it starts, find the cluster."""
+    for name, value in cluster.environment().items():
+        monkeypatch.setenv(name, value)
 
 
 def dfs(cluster: Cluster, *words: object) -> None:

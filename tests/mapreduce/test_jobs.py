@@ -23,7 +23,8 @@ from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs
 from mapreduce.shard import ORDER_BYTES, Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
-from tests.lib.commands import DIGITS_OPTIONS, contents, failed, ringslice, run, succeeded
+from tests.lib.commands import contents, failed, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 
 SMALL = ("-r", "inline", "--size", "8", "--format", "png")
@@ -113,16 +114,6 @@ def test_values_are_sorted_without_the_program_sort(tmp_path: Path, monkeypatch:
 
 @pytest.mark.witness
 @pytest.mark.integration
-def test_scripts_make_the_same_bytes(digits_root: Path, tmp_path: Path) -> None:
-    shutil.copytree(digits_root / "raw", tmp_path / "raw")
-    succeeded(run("mapreduce/normalize.py", "-r", "inline", tmp_path, *DIGITS_OPTIONS[:6]))
-    succeeded(run("mapreduce/shard.py", "-r", "inline", tmp_path))
-    for stage in ("normalized", "slices"):
-        assert contents(tmp_path / stage, "run.json") == contents(digits_root / stage, "run.json")
-
-
-@pytest.mark.witness
-@pytest.mark.integration
 def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
     source, root = make_tree({"a": 30, "b": 30}), tmp_path / "root"
     good = (source / "a/000.png").read_bytes()
@@ -131,13 +122,13 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
         (source / key).write_bytes(data)
     ingest(source, root, pack_size="2KB")
     unusable = "3 of 63 images are unusable (1 empty, 1 not-an-image, 1 truncated)"
-    failed(ringslice("normalize", root, *SMALL), 1, unusable)
+    failed(ringslice_here("normalize", root, *SMALL), 1, unusable)
     assert not (root / "normalized/dataset.json").exists()
     parts = contents(root / "normalized/parts")
     killed = root / "normalized/parts/pack-00000.parquet"  # its task was, before it published the rows
     killed.unlink()
     killed.with_suffix(".tfrecord").write_text("without an image that was too slow then")
-    summary = json.loads(succeeded(ringslice("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
+    summary = json.loads(succeeded(ringslice_here("normalize", root, *SMALL, "--max-rejects", 0.05, "--json")).stdout)
     assert (summary["images"], summary["good"], summary["rejects"]) == (63, 60, 3)
     assert contents(root / "normalized/parts") == parts  # kept, not made again
     rows = [row for path in (root / "normalized/rejects").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
@@ -148,8 +139,8 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
             for member in archive:
                 assert archive.extractfile(member).read() == bad.pop(member.name)  # type: ignore[union-attr]
     assert not bad
-    succeeded(ringslice("shard", root, "-r", "inline", "--workers", 2))
-    assert json.loads(succeeded(ringslice("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
+    succeeded(ringslice_here("shard", root, "-r", "inline", "--workers", 2))
+    assert json.loads(succeeded(ringslice_here("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])

@@ -23,7 +23,8 @@ from mapreduce import shard as shard_module
 from mapreduce.shard import Shard
 from mapreduce.verify import Verify
 from tests.conftest import TreeMaker
-from tests.lib.commands import contents, ringslice, succeeded
+from tests.lib.commands import contents, succeeded
+from tests.lib.in_process import ringslice_here
 from tests.lib.inline import ingest_here, normalize_here, refused, run_here, shard_here
 from tests.lib.nights import some_png
 
@@ -236,10 +237,10 @@ def test_ten_nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert {path: path.stat().st_mtime_ns for path in before} == before
     splits = Counter(row["split"] for row in rows)
     assert splits["test"] == pytest.approx(len(rows) / 10, abs=4)
-    succeeded(ringslice("verify", root, "--name", "night-10", "-r", "inline"))
-    succeeded(ringslice("verify", root, "--name", "night-05", "-r", "inline"))  # its generation is kept
-    succeeded(ringslice("prune", root, "--keep", 2))
+    succeeded(ringslice_here("verify", root, "--name", "night-10", "-r", "inline"))
+    succeeded(ringslice_here("verify", root, "--name", "night-05", "-r", "inline"))  # its generation is kept
+    succeeded(ringslice_here("prune", root, "--keep", 2))
     assert {path.name for path in (root / "slices").iterdir()} == {"night-09", "night-10"}
-    succeeded(ringslice("verify", root, "--name", "night-09", "-r", "inline"))
+    succeeded(ringslice_here("verify", root, "--name", "night-09", "-r", "inline"))
     shutil.rmtree(root / "slices/night-09")
-    succeeded(ringslice("verify", root, "--name", "night-10", "-r", "inline", "--every-stage"))
+    succeeded(ringslice_here("verify", root, "--name", "night-10", "-r", "inline", "--every-stage"))

@@ -22,7 +22,6 @@ from etl.images.config import NormalizeConfig
 from etl.images.geometry import FITS, Size, make_plan
 from etl.images.sandbox import DecodeWorker
 from etl.report import balance
-from etl.report.charts import Cells, heatmap
 from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
 from etl.report.pictures import CONFIG, SIDE, count_enlarged, thumbnail
 from etl.report.render import size
@@ -207,11 +206,6 @@ def test_a_picture_is_small_or_missing(tmp_path: Path, monkeypatch: pytest.Monke
         for nothing in (b"", b"text", picture(2, 200, 100)[:9000], large, postscript, avif):
             assert thumbnail(worker, nothing, caption="", alt="").uri is None
     assert not (tmp_path / "started").exists()
-
-
-def test_a_map_of_many_columns_has_a_row_of_the_page_for_itself() -> None:
-    few, many = (heatmap("", ("", ""), Cells(np.zeros((1, n)), [""], [""] * n), "") for n in (40, 100))
-    assert (few.is_half, many.is_wide, many.is_half) == (True, True, False)
 
 
 def verified(

@@ -265,9 +265,3 @@ def test_an_unclear_label_split_or_layout_is_refused(bad: str, tmp_path: Path) -
     with pytest.raises(UsageError, match=line) as raised:
         open_archive(tmp_path / "source", tar_of(entries), options=SourceOptions(**options))
     assert str(raised.value).isprintable()
-
-
-def test_the_same_key_in_two_archives_is_refused(tmp_path: Path) -> None:
-    open_archive(tmp_path / "source", tar_of(some_images()))
-    with pytest.raises(UsageError, match=r"the key some/cats/000.jpg comes twice: in .*some.tar and in .*some.tgz"):
-        open_archive(tmp_path / "source", tar_of(some_images()), "some.tgz")

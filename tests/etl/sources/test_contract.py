@@ -204,7 +204,7 @@ def test_a_file_that_changed_since_it_was_listed_is_an_error(change: str, kind: 
 
 
 @pytest.mark.parametrize(
-    "trials", [pytest.param(300, marks=pytest.mark.integration), pytest.param(10_000, marks=pytest.mark.chaos)]
+    "trials", [pytest.param(150, marks=pytest.mark.integration), pytest.param(10_000, marks=pytest.mark.chaos)]
 )
 @pytest.mark.parametrize("trial", [try_source, try_list])
 def test_damaged_files_lose_no_image_silently(trial: Trial, trials: int) -> None:

@@ -141,6 +141,7 @@ def test_calls_of_replacing_a_stage_on_hdfs_may_fail(hdfs_root: Place) -> None:
         for after in (False, True)
     }
     replace_stages(faults, hdfs_root)
+    assert all(fault.hit for fault in faults.values())
 
 
 @pytest.mark.chaos

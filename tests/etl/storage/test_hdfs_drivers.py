@@ -29,6 +29,7 @@ from tests.hadoop.configuration import write_site
 from tests.hadoop.datanodes import more_datanodes, set_policy
 from tests.hadoop.proxy import Proxy
 from tests.lib.commands import run, succeeded
+from tests.lib.on_hadoop import set_site
 
 MIB = 1 << 20
 by_driver = pytest.mark.parametrize("driver", [NATIVE, LIBHDFS])
@@ -225,8 +226,7 @@ def test_what_is_written_can_be_restored(tmp_path: Path, monkeypatch: pytest.Mon
     """By each driver, in each coding, read by the other, with a DataNode gone."""
     sizes = ("0", "100", str(1 << 20), str(7 << 20))
     with Cluster.start(tmp_path / "own", die_with_parent=True) as own, more_datanodes(own, 4) as nodes:
-        for name, value in own.environment().items():
-            monkeypatch.setenv(name, value)
+        set_site(own, monkeypatch)
         root = open_place(f"{own.uri}/tmp/coded").make_folder()
         folders = {}
         for policy in (XOR, REED_SOLOMON):

@@ -14,6 +14,7 @@ from tests.conftest import TreeMaker
 from tests.hadoop import health
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import Finished, failed, run, succeeded
+from tests.lib.on_hadoop import set_site
 
 pytestmark = pytest.mark.integration
 
@@ -82,8 +83,7 @@ def test_what_the_namenode_refuses(driver: str, cluster: Cluster, hdfs_root: Pla
 
 @pytest.fixture
 def alone(hadoop_alone: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    for name, value in hadoop_alone.environment().items():
-        monkeypatch.setenv(name, value)
+    set_site(hadoop_alone, monkeypatch)
     return hadoop_alone
 
 

@@ -6,6 +6,7 @@ picture is either right or a reject with the row's reason.
 
 import struct
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -86,16 +87,19 @@ def cells(format: str) -> Iterator[Cell]:
                 yield Cell(format, colors, int(bits), *others, *outcome)
 
 
-def matrix_of(format: str) -> Iterator[Picture]:
+@cache
+def matrix_of(format: str) -> list[Picture]:
     """A picture for every cell."""
-    for cell in cells(format):
-        stored = _samples(cell.colors, cell.bits)
-        data = _WRITERS[format](cell, stored if cell.orientation == "none" else upside(stored, TURN))
-        name = "-".join(map(str, cell[:-1]))
-        if cell.outcome == "good":
-            yield good(name, data, _shown(cell, stored), *_OFF.get(format, _EXACT))
-        else:
-            yield Picture(name, data, reasons=(cell.outcome,))
+    return [_picture_of(format, cell) for cell in cells(format)]
+
+
+def _picture_of(format: str, cell: Cell) -> Picture:
+    stored = _samples(cell.colors, cell.bits)
+    data = _WRITERS[format](cell, stored if cell.orientation == "none" else upside(stored, TURN))
+    name = "-".join(map(str, cell[:-1]))
+    if cell.outcome == "good":
+        return good(name, data, _shown(cell, stored), *_OFF.get(format, _EXACT))
+    return Picture(name, data, reasons=(cell.outcome,))
 
 
 def _samples(colors: str, bits: int) -> npt.NDArray[Any]:

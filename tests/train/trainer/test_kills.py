@@ -13,7 +13,7 @@ import pytest
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import HOROVODRUN, contents, flip_bit, horovodrun, succeeded, wait_until
-from tests.lib.on_hadoop import dfs, put
+from tests.lib.on_hadoop import dfs, put, set_site
 from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.ranks.rank_failures import CHECKPOINT, EVALUATION, FIRST, MIDDLE, OPTIONS, STEPS, WHOLE_FILE
 from tests.lib.ranks.running import marked, started
@@ -140,8 +140,7 @@ def test_all_end_where_hdfs_is_gone(
     root: Path, hadoop_alone: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 kills the NameNode, and any rank may be the first to miss it; once it is there again the run goes on."""
-    for name, value in hadoop_alone.environment().items():
-        monkeypatch.setenv(name, value)
+    set_site(hadoop_alone, monkeypatch)
     uri = put(hadoop_alone, root / "slices")
     failure = RankFailure(CHECKPOINT)
     namenode = str(hadoop_alone.pid("namenode"))

@@ -1,7 +1,6 @@
 """Runs in this process: what ends them, what they refuse, and the weights that they end with."""
 
 import errno
-import hashlib
 import json
 import math
 import shutil
@@ -280,10 +279,6 @@ def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_
 LAST = 40
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None:
     """On one rank; tests/train/trainer/test_on_hdfs.py has several."""
     theirs = copied.read("result.json")["result"]
@@ -291,8 +286,9 @@ def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None
     found = copied.read("evaluation-test.json")
     assert (found["accuracy"], found["loss"]) == (theirs["test_accuracy"], theirs["test_loss"])
     assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(LAST))
-    assert found["checkpoint_sha256"] == digest(copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors")
-    assert found["slices"] == digest(copied.root / "slices/default/manifest.json")
+    model = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    assert found["checkpoint_sha256"] == open_place(str(model)).sha256()
+    assert found["slices"] == open_place(str(copied.root / "slices/default/manifest.json")).sha256()
     summary = json.loads(outcome.stdout)
     assert (summary["ranks"], summary["accuracy"]) == (1, round(found["accuracy"], 4))
     assert {path.name for path in copied.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}

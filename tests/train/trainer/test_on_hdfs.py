@@ -11,7 +11,7 @@ from etl.storage.hdfs_settings import LIBHDFS, NATIVE
 from etl.storage.place import Place, open_place
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import horovodrun, succeeded
-from tests.lib.on_hadoop import put
+from tests.lib.on_hadoop import put, set_site
 from tests.lib.ranks.running import FINISHED
 from train.checkpoints import store
 from train.checkpoints.store import name_of
@@ -31,8 +31,7 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(local: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A root on HDFS with the same slices."""
-    for name, value in hadoop.environment().items():
-        monkeypatch.setenv(name, value)
+    set_site(hadoop, monkeypatch)
     return open_place(put(hadoop, local / "slices"))
 
 
