@@ -105,20 +105,13 @@ class Run:
 
     def __init__(self, stage: "Stage", lease: Lease, mode: Mode) -> None:
         self.stage, self.folder, self.work, self.staging = stage, stage.folder, stage.work, lease.staging
-        self.mode, self.is_resumed = mode, False
-        self._lease: Lease | None = lease
+        self.lease, self.mode, self.is_resumed, self._has_ended = lease, mode, False, False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    @property
-    def lease(self) -> Lease:
-        """The lease of the stage, until the run ends."""
-        assert self._lease is not None, "the run has ended"
-        return self._lease
 
     def prepare(self, plan: dict[str, Any], *, can_resume: bool) -> None:
         """Resume the unfinished run of this plan if there is one; else delete what is there, and write the plan."""
@@ -194,12 +187,12 @@ class Run:
     def abandon(self) -> None:
         """End a run that has nothing (more) to change: delete the work folder and with it the lease."""
         self.lease.delete_work()
-        self._lease = None
+        self._has_ended = True
 
     def release(self) -> None:
         """Give up the lease, if this run still holds it; what it published stays for the next run to go on from."""
-        if self._lease is not None:
+        if not self._has_ended:
             with suppress(OSError, EnvironmentFailure):  # what stays is fenced off by the next run
-                self.delete([self._lease.tasks])
-            self._lease.release()
-            self._lease = None
+                self.delete([self.lease.tasks])
+            self.lease.release()
+            self._has_ended = True

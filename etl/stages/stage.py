@@ -208,24 +208,16 @@ class Stage:
                 f"{self.folder} already has another {self.name} ({what}); {self.hint}, or --overwrite to replace it"
             )
 
-    def begin(self, identity: dict[str, Any], listing: str | None = None, *, overwrite: bool = False) -> Run | None:
+    def begin(self, identity: dict[str, Any], *, overwrite: bool = False) -> Run | None:
         """Lease the folder and prepare it for a run whose ``config`` and ``input`` are those of ``identity``; None,
         and no lease, if the marker of this identity is there.
 
-        What an unfinished run of the same plan published is kept, all else is deleted. ``listing`` is what the plans
-        must agree on too, though it is not part of the identity.
+        What an unfinished run of the same plan published is kept, all else is deleted.
 
         Raises UsageError if a finished stage of another identity is there and ``overwrite`` is not set, or files that
         no stage wrote; BusyError if another run is at work on the stage.
         """
-
-        def is_done() -> bool:
-            if overwrite or not self.marker.exists():
-                return False
-            self.refuse_another(self.read_marker(), identity)
-            return True
-
-        return self._begin(Mode.NEW, self._plan_of(identity, listing), is_done, overwrite=overwrite)
+        return self.renew(identity, None, changes=frozenset(), overwrite=overwrite)
 
     def renew(
         self,
@@ -240,15 +232,16 @@ class Stage:
         """As `begin`, but a marker that differs only in ``changes`` is renewed: it, and all that it names, stays for
         readers until `Run.commit`, and is an earlier generation then.
 
-        ``parent`` is the fingerprint of the marker that the renewal was planned from, None if there was none. With
-        ``force`` there is something to renew though the identity is the same. With ``overwrite`` this is `begin`.
+        ``parent`` is the fingerprint of the marker that the renewal was planned from, None if there was none or it is
+        overwritten. ``listing`` is what plans must agree on too, though it is not part of the identity. With ``force``
+        there is something to renew though the identity is the same.
 
         Raises EnvironmentFailure if another run has written a marker meanwhile, else as `begin` does.
         """
-        if overwrite:
-            return self.begin(identity, listing, overwrite=True)
 
         def is_done() -> bool:
+            if overwrite:
+                return False
             current = self.read_generation() if self.marker.exists() else None
             if current is not None:
                 differing = {key for key in identity if current.marker.get(key) != identity[key]}
@@ -260,7 +253,7 @@ class Stage:
                 raise EnvironmentFailure(f"another run has written {self.marker} meanwhile; run again")
             return False
 
-        return self._begin(Mode.RENEWAL, self._plan_of(identity, listing, parent), is_done)
+        return self._begin(Mode.NEW if overwrite else Mode.RENEWAL, self._plan_of(identity, listing, parent), is_done)
 
     def reopen(self, identity: dict[str, Any]) -> Run:
         """As `begin`, but for a run that is never done already: a marker, whatever its identity, and the files beside
@@ -270,9 +263,7 @@ class Stage:
         assert run is not None
         return run
 
-    def _begin(
-        self, mode: Mode, plan: dict[str, Any], is_done: Callable[[], bool], *, overwrite: bool = False
-    ) -> Run | None:
+    def _begin(self, mode: Mode, plan: dict[str, Any], is_done: Callable[[], bool]) -> Run | None:
         if is_done() and not self.work.exists():
             return None
         if not self.marker.exists():
@@ -282,7 +273,7 @@ class Stage:
             if is_done():  # only now nobody else can be replacing it
                 run.abandon()
                 return None
-            run.prepare(plan, can_resume=not overwrite)
+            run.prepare(plan, can_resume=mode is not Mode.NEW)
         except BaseException:
             run.release()
             raise
