@@ -66,6 +66,11 @@ def parse_counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+def shorten(text: str, most: int = 80) -> str:
+    """``text``, or its first ``most`` characters and three dots."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def name_some(names: Sequence[str], number: int | None = None) -> str:
     """The first `MAX_NAMED` of ``names``, and how many more there are of ``number`` (by default, of them)."""
     more = (len(names) if number is None else number) - len(names[:MAX_NAMED])

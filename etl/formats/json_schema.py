@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from etl.values import shorten
+
 Schema = Mapping[str, Any]
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
@@ -33,8 +35,7 @@ def _faults(value: Any, schema: Schema, root: Schema, where: str) -> Iterator[tu
         yield from _faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, where)
     for keyword, rule in schema.items():
         if keyword not in _NOTES | _WITHIN | {"$ref"} and not _holds(keyword, rule, value, root):
-            shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
-            yield where, f"is {shown}, against {keyword} {rule}"
+            yield where, f"is {shorten(repr(value))}, against {keyword} {rule}"
     if isinstance(value, Mapping):
         yield from _faults_of_members(value, schema, root, f"{where}." if where else "")
     elif isinstance(value, list | tuple):

@@ -24,13 +24,14 @@ from etl.errors import DataError
 from etl.formats import parquet_tables
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place
+from etl.values import shorten
 
 TABLES_FOLDER = "tables"
 BATCH_ROWS = 4096  # that are Python objects at once
 
 Entry = Mapping[str, Any]
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-MAX_SHOWN_CHARS = 200  # of a value in a message
+MAX_SHOWN = 200  # characters of a value in a message
 
 
 class Entries:
@@ -192,17 +193,14 @@ def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
         if key == "config" and isinstance(theirs, dict):
             there, asked = _flat(theirs), _flat(ours)
             return ", ".join(
-                f"{name} {_short(there.get(name))} there, {_short(asked.get(name))} asked"
+                "{} {} there, {} asked".format(
+                    name, *(shorten(str(each.get(name)), MAX_SHOWN) for each in (there, asked))
+                )
                 for name in asked | there
                 if there.get(name) != asked.get(name)
             )
         return "made from other input" if key == "input" else f"{key} {theirs!r} there, {ours!r} asked"
     return ""
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from etl.slices.manifest import table_file
 from etl.slices.plan import Plan
 from etl.storage.place import Place
 from etl.verify.expected import marker_findings, statistics_findings
-from etl.verify.findings import MAX_KEYS, Finding, KeyFault, KeyFindings, Outcome, What, marker_fault, table_difference
+from etl.verify.findings import Finding, KeyFault, KeyFindings, Outcome, What, marker_fault, table_difference
 from etl.verify.join import CONTENTS, RETIRED_KEYS, LineResult, Reconciler, key_buckets, read_rows
 from etl.verify.target import Line, Target
 
@@ -113,12 +113,12 @@ class Collected:
 def _find_erased(target: Target, keys: KeyFindings) -> None:
     """Add to ``keys`` the examples whose contents were erased elsewhere below the root."""
     erased = read_record(target.root)["sha256"].combine_chunks()
+    line = "was erased, and is still here; make other slices, and delete these"
     try:
         groups = parquet_tables.iterate_groups(target.slices.folder / table_file("examples"), ["key", "sha256"])
         for table in groups if len(erased) else ():
-            here = table["key"].filter(pc.is_in(table["sha256"], value_set=erased)).to_pylist()
-            line = "was erased, and is still here; make other slices, and delete these"
-            keys.add(KeyFault.RETIRED, len(here), [(key, f"{key} {line}") for key in here[:MAX_KEYS]])
+            here = table.filter(pc.is_in(table["sha256"], value_set=erased))
+            keys.add(KeyFault.RETIRED, here, lambda row: f"{row['key']} {line}")
     except (DataError, FileNotFoundError):  # found by its SHA-256
         return
 
@@ -140,9 +140,9 @@ def _history_findings(target: Target, keys: KeyFindings) -> Iterator[Finding]:
     places, contents = find(examples["key"], history.keys), find(examples["sha256"], history.contents)
     had = _had(target, history, places, contents, examples["sha256"])
     moved = np.flatnonzero((had & np.left_shift(1, splits).astype(np.uint8) == 0) & (had > 0))
-    rows = examples.take(pa.array(moved[:MAX_KEYS])).to_pylist()
-    lines = [f"{row['key']}: split is {row['split']}, not that of the slices whose splits were kept" for row in rows]
-    keys.add(KeyFault.DIFFERENT, len(moved), [(row["key"], line) for row, line in zip(rows, lines, strict=True)])
+    due_split = "not that of the slices whose splits were kept"
+    rows = examples.take(pa.array(moved))
+    keys.add(KeyFault.DIFFERENT, rows, lambda row: f"{row['key']}: split is {row['split']}, {due_split}")
     removed = history.removed.union(removed_of(recorded["departed"]))
     groups = splits_of_groups(recorded["groups"]) | dict(history.groups)
     due = history.retired_tables(places, contents, splits, removed=removed, groups=groups)

@@ -1,12 +1,14 @@
 """What a verification found: comparisons, their findings, all counted and the first of them named, and their lines."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+
+from etl.values import shorten
 
 MAX_KEPT = 1000  # findings in verification.json
 MAX_LINES = 20  # on standard error
@@ -76,12 +78,7 @@ def differences(expected: Any, recorded: Any, path: str = "") -> Iterator[str]:
         for number, pair in enumerate(zip(expected, recorded, strict=True)):
             yield from differences(*pair, f"{path}.{number}")
     elif expected != recorded or isinstance(expected, bool) != isinstance(recorded, bool):
-        yield f"{path or 'it'} is {_short(recorded)}, not {_short(expected)}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+        yield f"{path or 'it'} is {shorten(repr(recorded))}, not {shorten(repr(expected))}"
 
 
 def table_difference(expected: pa.Table, recorded: pa.Table) -> str | None:
@@ -92,14 +89,14 @@ def table_difference(expected: pa.Table, recorded: pa.Table) -> str | None:
     if expected.equals(recorded):
         return None
     if expected.column_names != recorded.column_names:
-        return f"it has the columns {_short(recorded.column_names)}, not {_short(expected.column_names)}"
+        return f"it has the columns {shorten(repr(recorded.column_names))}, not {shorten(repr(expected.column_names))}"
     rows = min(expected.num_rows, recorded.num_rows)
     for name in expected.column_names:
         pairs = zip(expected[name].to_pylist(), recorded[name].to_pylist(), strict=False)
         for row, (due, value) in enumerate(pairs):
             if due != value:
                 where = f"{expected['key'][row]}: " if name != "key" and "key" in expected.column_names else ""
-                return f"row {row}: {where}{name} is {_short(value)}, not {_short(due)}"
+                return f"row {row}: {where}{name} is {shorten(repr(value))}, not {shorten(repr(due))}"
     return f"there are {recorded.num_rows} rows, not {expected.num_rows}; the first {rows} are as they should be"
 
 
@@ -110,12 +107,13 @@ class KeyFindings:
     counts: Counter[str] = field(default_factory=Counter)
     named: dict[str, list[Finding]] = field(default_factory=dict)
 
-    def add(self, kind: str, number: int, first: Iterable[tuple[str, str]]) -> None:
-        """Count so many; ``first`` are the keys of the first ones, with a line each."""
-        if number:
-            self.counts[kind] += number
+    def add(self, kind: str, rows: pa.Table, line: Callable[[dict[str, Any]], str]) -> None:
+        """Count all ``rows`` (column key), and name the first, each by its ``line``."""
+        if rows.num_rows:
+            self.counts[kind] += rows.num_rows
             named = self.named.setdefault(kind, [])
-            named += [Finding(What.KEY, key, line) for key, line in first][: MAX_KEYS - len(named)]
+            first = rows.slice(0, MAX_KEYS - len(named)).to_pylist()
+            named += [Finding(What.KEY, row["key"], line(row)) for row in first]
 
     def drop(self, kinds: Iterable[str]) -> None:
         """Forget these kinds."""

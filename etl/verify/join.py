@@ -7,7 +7,7 @@ in order are sorted. The driver reads one after the other: the join takes as muc
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -22,7 +22,7 @@ from etl.formats import parquet_tables, schemas
 from etl.partition.pixel_statistics import PixelSums
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes
-from etl.verify.findings import DUPLICATE_COUNTS, MAX_KEYS, Finding, KeyFault, KeyFindings
+from etl.verify.findings import DUPLICATE_COUNTS, Finding, KeyFault, KeyFindings
 
 _SIZES = ("crc32c", "width", "height")
 # Examples of slices: number is the slice's. Of a damaged table of examples source and sha256 are null.
@@ -90,30 +90,27 @@ class Reconciler:
 
     def check_keys(self, found: pa.Table, good: pa.Table, retired: pa.Table) -> None:
         """All examples, good images and retired keys of one bucket of keys."""
+        add = self.findings.add
         found = found.append_column("slice", self._slices(found["number"]))
-        self._add(KeyFault.DOUBLED, _repeated(found), lambda row: self._doubled(row, found))
-        self._add(KeyFault.DOUBLED, _repeated(good), lambda row: f"{row['key']} is {row['count']} good images")
+        add(KeyFault.DOUBLED, _repeated(found), lambda row: self._doubled(row, found))
+        add(KeyFault.DOUBLED, _repeated(good), lambda row: f"{row['key']} is {row['count']} good images")
         removed = retired.filter(retired["removed"])["key"]
         retired_again = found.filter(_is_in(found["key"], retired["key"]))
-        self._add(
-            KeyFault.RETIRED, retired_again, lambda row: f"{row['key']} is in {row['slice']}, and in departed.parquet"
-        )
+        add(KeyFault.RETIRED, retired_again, lambda row: f"{row['key']} is in {row['slice']}, and in departed.parquet")
         positions = pc.index_in(found["key"], value_set=good["key"].combine_chunks()).combine_chunks()
         unknown = found.filter(positions.is_null())
-        self._add(KeyFault.UNKNOWN, unknown, lambda row: f"{row['key']} is in {row['slice']}, and is not a good image")
+        add(KeyFault.UNKNOWN, unknown, lambda row: f"{row['key']} is in {row['slice']}, and is not a good image")
         self._compare(found.filter(positions.is_valid()), good.take(positions.drop_null()))
         absent = good.filter(~_is_in(good["key"], found["key"]))
         is_removed, planned = _is_in(absent["key"], removed), _mask(pc.greater_equal(absent["planned"], 0))
         is_due = np.where(_mask(absent["planned"].is_valid()), planned, (not self.dropped) & ~is_removed)
-        self._add(
-            KeyFault.MISSING,
-            absent.filter(is_due),
-            lambda row: f"{row['key']} of {row['part']} is good, and in no slice",
-        )
+        missing = absent.filter(is_due)
+        add(KeyFault.MISSING, missing, lambda row: f"{row['key']} of {row['part']} is good, and in no slice")
         self.left_out.update(removed_keys=int(is_removed.sum()), duplicates=int((~is_removed & ~is_due).sum()))
 
     def _compare(self, found: pa.Table, good: pa.Table) -> None:
         """Examples, and the good image of each, row by row: one finding for each at most."""
+        add = self.findings.add
         pairs = [(name, good[name]) for name in ("label", *_SIZES, "sha256")]
         pairs += [("source", good["part"]), ("slice", self._slices(good["planned"]))]
         pairs += [("split", good["split"].fill_null("none"))] if self.by_source else []
@@ -122,11 +119,11 @@ class Reconciler:
             differs = left & _mask(pc.not_equal(found[name], due))
             left &= ~differs
             rows = pa.table({"key": found["key"], "part": good["part"], "is": found[name], "due": due}).filter(differs)
-            self._add(KeyFault.DIFFERENT, rows, partial(_difference, name))
+            add(KeyFault.DIFFERENT, rows, partial(_difference, name))
         self.pixels.add(good.filter(pc.equal(found["split"], "train")))
         if self.grouped:
             without = found.filter(good["group"].is_null())
-            self._add(KeyFault.DIFFERENT, without, lambda row: f"{row['key']} is in {row['slice']}, and has no group")
+            add(KeyFault.DIFFERENT, without, lambda row: f"{row['key']} is in {row['slice']}, and has no group")
             groups = pa.table({"group": good["group"], "split": found["split"]}).filter(good["group"].is_valid())
             self._groups.append(groups.group_by(["group", "split"]).aggregate([]))
 
@@ -151,9 +148,8 @@ class Reconciler:
         self.duplicates.update(dict(zip(DUPLICATE_COUNTS, numbers, strict=True)))
         if self.dropped:
             several = several.append_column("key", several["key_min"])
-            self._add(
-                KeyFault.SAME_CONTENT, several, lambda row: f"{row['key']} and others in slices have the same content"
-            )
+            same = "and others in slices have the same content"
+            self.findings.add(KeyFault.SAME_CONTENT, several, lambda row: f"{row['key']} {same}")
         return pa.Table.from_arrays(
             [*(rows[name] for name in COPIES.names[:4]), self._slices(rows["number"])], schema=DUPLICATES
         )
@@ -165,7 +161,7 @@ class Reconciler:
         splits = pa.concat_tables(self._groups).group_by("group").aggregate([("split", "distinct")]).sort_by("group")
         divided = splits.filter(pc.greater(pc.list_value_length(splits["split_distinct"]), 1))
         divided = divided.append_column("key", divided["group"])
-        self._add(
+        self.findings.add(
             KeyFault.SPLIT_GROUP,
             divided,
             lambda row: f"the images of {column} {row['key']!r} are in {' and '.join(sorted(row['split_distinct']))}",
@@ -174,13 +170,6 @@ class Reconciler:
     def _doubled(self, row: dict[str, Any], found: pa.Table) -> str:
         slices = found.filter(pc.equal(found["key"], row["key"]))["slice"].slice(0, 2).to_pylist()
         return f"{row['key']} is in slices {row['count']} times: in {' and in '.join(slices)}"
-
-    def _add(self, kind: str, rows: pa.Table, line: Callable[[dict[str, Any]], str]) -> None:
-        """Count all rows, and name the first."""
-        if rows.num_rows:
-            self.findings.add(
-                kind, rows.num_rows, [(row["key"], line(row)) for row in rows.slice(0, MAX_KEYS).to_pylist()]
-            )
 
 
 def _difference(name: str, row: dict[str, Any]) -> str:
