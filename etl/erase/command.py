@@ -14,7 +14,6 @@ from typing import Any
 from etl.erase.images import Found, find_examples, find_images, has_all_good, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
-from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.progress import log
 from etl.slices.history import describe_unknown, lineage_ends, read_finished, read_keys
@@ -29,7 +28,6 @@ from etl.stages.layout import (
     slices_stage,
     verification_stage,
 )
-from etl.stages.marker import Generation
 from etl.stages.names import VERIFIED_FOLDER
 from etl.stages.run import Run
 from etl.stages.summary import Summary
@@ -147,12 +145,7 @@ def _clear_normalized(root: Place, found: Found) -> int:
         if not stage.marker.exists():
             stage.folder.delete()
             return 0
-
-        def is_clean(generation: Generation) -> bool:
-            parts = generation.entries.column("part")
-            return found.parts.isdisjoint(parts) and found.packs.isdisjoint(map(pack_of, parts))
-
-        gone, places = stage.find_obsolete(is_clean)
+        gone, places = stage.find_obsolete(lambda each: not any(map(found.has_part, each.entries)))
         record_generations(root, run.staging, gone)
         run.delete(places)
         return len(gone)

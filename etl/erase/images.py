@@ -69,6 +69,10 @@ class Found:
         """Other keys with the same contents."""
         return sorted({key for key, _ in self.rows}.difference(self.keys))
 
+    def has_part(self, part: Mapping[str, Any]) -> bool:
+        """True if a part, by its entry in a marker, has one of the images, or is made of a pack that has."""
+        return part["part"] in self.parts or pack_of(part) in self.packs
+
     @property
     def is_anywhere(self) -> bool:
         return bool(self.packs or self.parts or self.examples)
@@ -151,10 +155,7 @@ def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
 def has_parts(root: Place, found: Found) -> bool:
     """True if the current ``normalized`` has parts with these images."""
     stage = normalized_stage(root)
-    if not stage.marker.exists():
-        return False
-    parts = stage.read_generation().entries
-    return any(part["part"] in found.parts or pack_of(part) in found.packs for part in parts)
+    return stage.marker.exists() and any(map(found.has_part, stage.read_generation().entries))
 
 
 def has_all_good(root: Place, found: Found, raw: Generation) -> bool:

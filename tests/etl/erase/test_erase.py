@@ -15,6 +15,7 @@ from etl.erase import command
 from etl.errors import UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
+from etl.normalized.erased import record_images
 from etl.slices.history import lineage_ends, read_finished
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.lease import BusyError
@@ -280,3 +281,14 @@ def write_tar(source: Path, tar: Path) -> None:
     with tarfile.open(tar, "w") as archive:
         for path in sorted(source.rglob("*.png")):
             archive.add(path, str(path.relative_to(source)))
+
+
+def test_a_part_that_was_made_meanwhile_is_deleted_too(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def retry_first(root: Place, *others: Any) -> None:
+        normalize_here(root, *NORMALIZED, "--min-side", 1, "--retry-rejects")
+        assert encoded(data.root, {"bee/wrong.png"})
+        record_images(root, *others)
+
+    monkeypatch.setattr(command, "record_images", retry_first)
+    data.erase("bee/wrong.png")
+    assert encoded(data.root, {"bee/wrong.png"}) == set()
