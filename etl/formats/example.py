@@ -8,7 +8,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from etl.errors import DataError
@@ -97,36 +97,32 @@ def picture_of(example: ImageExample) -> tuple[bytes, str]:
     return file.getvalue(), "PNG"
 
 
-def _build_message() -> Any:
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="ringslice/example.proto", package="tensorflow", syntax="proto3")
-
-    def add(message: Any, name: str, number: int, kind: int, type_name: str = "") -> Any:
-        entry = message.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
-        if type_name:
-            entry.type_name = type_name
-        return entry
-
-    lists = {"BytesList": field.TYPE_BYTES, "FloatList": field.TYPE_FLOAT, "Int64List": field.TYPE_INT64}
-    feature = descriptor_pb2.DescriptorProto(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate(lists.items(), start=1):
-        add(file.message_type.add(name=name), "value", 1, kind).label = field.LABEL_REPEATED
-        field_name = name.replace("List", "_list").lower()
-        add(feature, field_name, number, field.TYPE_MESSAGE, f".tensorflow.{name}").oneof_index = 0
-    file.message_type.append(feature)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", 1, field.TYPE_STRING)
-    add(entry, "value", 2, field.TYPE_MESSAGE, ".tensorflow.Feature")
-    entries = add(features, "feature", 1, field.TYPE_MESSAGE, ".tensorflow.Features.FeatureEntry")
-    entries.label = field.LABEL_REPEATED
-    add(file.message_type.add(name="Example"), "features", 1, field.TYPE_MESSAGE, ".tensorflow.Features")
-
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-_Example = _build_message()
+_DEFINITION = """
+name: "ringslice/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type {
+  name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".tensorflow.Int64List" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  nested_type {
+    name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.Feature" label: LABEL_OPTIONAL }
+  }
+  field {
+    name: "feature" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.Features.FeatureEntry" label: LABEL_REPEATED
+  }
+}
+message_type {
+  name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
+}
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_DEFINITION, descriptor_pb2.FileDescriptorProto()))
+_Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("tensorflow.Example"))

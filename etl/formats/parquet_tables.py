@@ -5,8 +5,10 @@ last step reads footers only.
 """
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any, cast
 
 import pyarrow as pa
@@ -140,20 +142,14 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
     """
     with reading(place) as source:
         file = pq.ParquetFile(source)
-        groups: list[int] = []
-        first = passed = 0
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if passed < stop and start < passed + rows:
-                if not groups:
-                    first = passed
-                groups.append(group)
-            passed += rows
-        if passed < stop:
-            raise ValueError(f"{passed} rows where there should be {stop} or more")
-        if not groups:
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        bounds = list(accumulate(rows, initial=0))
+        if bounds[-1] < stop:
+            raise ValueError(f"{bounds[-1]} rows where there should be {stop} or more")
+        if start >= stop:
             return file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
-        return file.read_row_groups(groups, columns).slice(start - first, stop - start)
+        groups = range(bisect_right(bounds, start) - 1, bisect_left(bounds, stop))
+        return file.read_row_groups(groups, columns).slice(start - bounds[groups[0]], stop - start)
 
 
 def read_facts(place: Place) -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """Arrow schemas of the Parquet tables that stages write."""
 
+from dataclasses import fields
+
 import pyarrow as pa
+
+from etl.images.config import Limits
 
 _SHA256 = pa.binary(32)
 
@@ -35,6 +39,14 @@ def _required(*columns: tuple[str, pa.DataType]) -> list[pa.Field]:
     return [pa.field(name, kind, nullable=False) for name, kind in columns]
 
 
+_COUNTED = [
+    ("records", _COUNT),
+    ("bytes", _COUNT),
+    ("rejects", pa.struct(_required(*_REJECTS))),
+    ("examples", _EXAMPLES),
+]
+_LIMITS = [(each.name, pa.float64() if each.type is float else _COUNT) for each in fields(Limits)]
+
 # One row per pack of a generation of raw, in its order; file is the URI, column the image column, of a pack in place.
 PACKS = pa.schema(
     [
@@ -63,31 +75,8 @@ PARTS = pa.schema(
             ("rows_sha256", _SHA256),
             ("removed", _COUNT),
         ),
-        (
-            "live",
-            pa.struct(
-                _required(
-                    ("records", _COUNT),
-                    ("bytes", _COUNT),
-                    ("rejects", pa.struct(_required(*_REJECTS))),
-                    ("examples", _EXAMPLES),
-                )
-            ),
-        ),
-        (
-            "limits",
-            pa.struct(
-                _required(
-                    ("pixels", _COUNT),
-                    ("size_bytes", _COUNT),
-                    ("frames", _COUNT),
-                    ("aspect", pa.float64()),
-                    ("least_side", _COUNT),
-                    ("seconds", pa.float64()),
-                    ("memory_bytes", _COUNT),
-                )
-            ),
-        ),
+        ("live", pa.struct(_required(*_COUNTED))),
+        ("limits", pa.struct(_required(*_LIMITS))),
     ]
 )
 
