@@ -8,7 +8,6 @@ that were found, and to repack the list of all live images.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -98,9 +97,9 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
                 examples[name].update(of_them["split"].to_pylist())
             else:
                 holders[kind].add(name)
-    packs = frozenset(holders[IN_PACKS])
+    packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
     live = _count_live(root, packs, wanted)
-    return Found(tuple(keys), frozenset(rows), packs, frozenset(holders[IN_PARTS]), _in_order(examples), live)
+    return Found(tuple(keys), frozenset(rows), packs, parts, _in_order(examples), live)
 
 
 def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
@@ -236,14 +235,12 @@ def _live_of(
         table = removed.filter(pack, parquet_tables.read_table(list_place(raw, pack), _COLUMNS))
         table = table.filter(pc.invert(pc.is_in(table["sha256"], value_set=without)))
         rows = table.to_pylist()
-        images += map(partial(_image, number), range(len(rows)), rows)
+        for place, row in enumerate(rows):
+            columns = tuple(row["columns"]) if row["columns"] is not None else None
+            facts = (row["key"], row["label"], row["split"], row["size"])
+            images.append(SourceImage(*facts, columns=columns, position=(number, place)))
         rows_of.append(rows if contents else [])
     return PackedImages(raw, packs, rows_of, images, classes)
-
-
-def _image(pack: int, number: int, row: Mapping[str, Any]) -> SourceImage:
-    columns = tuple(row["columns"]) if row["columns"] is not None else None
-    return SourceImage(row["key"], row["label"], row["split"], row["size"], columns=columns, position=(pack, number))
 
 
 def _removed_of(run: Run, marker: Mapping[str, Any], kept: list[str]) -> dict[str, Any] | None:

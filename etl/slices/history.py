@@ -201,8 +201,9 @@ class ParentSlices(Generation):
     """Finished slices: their manifest, its fingerprint, and their folder."""
 
     @classmethod
-    def of(cls, slices: Generation) -> "ParentSlices":
-        """These slices, as `read_slices` gives them."""
+    def read(cls, stage: Stage) -> "ParentSlices":
+        """The slices of this stage. Raises as `read_slices` does."""
+        slices = read_slices(stage)
         return cls(slices.marker, slices.fingerprint, slices.folder)
 
     @cached_property
@@ -246,7 +247,7 @@ def find_parent(root: Place, asked: str | None, own: Stage, overwrite: bool = Fa
         return None
     if asked == NEWEST:
         return _newest(root, own, overwrite)
-    found = _read(_named(root, asked))
+    found = ParentSlices.read(_named(root, asked))
     if found.folder.resolved() == own.folder.resolved():
         raise UsageError(f"--splits-from {asked}: these are the slices to be made; give them another --name")
     return found
@@ -264,10 +265,6 @@ def require_parent(root: Place, asked: str | None, own: Stage, parent: ParentSli
         )
 
 
-def _read(stage: Stage) -> ParentSlices:
-    return ParentSlices.of(read_slices(stage))
-
-
 def _named(root: Place, text: str) -> Stage:
     if is_folder_name(text) and slices_stage(root, text).folder.exists():
         return slices_stage(root, text)
@@ -283,7 +280,7 @@ def _named(root: Place, text: str) -> Stage:
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
     finished = [slices for slices in read_finished(root) if slices.folder != own.folder]
-    there = _read(own) if own.marker.exists() else None
+    there = ParentSlices.read(own) if own.marker.exists() else None
     if there and not overwrite and there.marker["lineage"]:
         splits_from = there.marker["config"]["splits_from"]
         return next((each for each in finished if each.fingerprint == splits_from), None)
@@ -325,7 +322,7 @@ def read_finished(root: Place) -> list[ParentSlices]:
     found = []
     for stage in finished_slices(root):
         try:
-            found.append(_read(stage))
+            found.append(ParentSlices.read(stage))
         except UsageError:
             if stage.marker.exists():
                 raise

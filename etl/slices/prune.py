@@ -7,7 +7,7 @@ A run is removed in one atomic step, with its checkpoints: its folder is moved t
 deleted there. A prune that was killed may leave files in that folder; the next one deletes them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,7 +52,7 @@ def run_names(root: Place) -> list[str]:
 
 def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
     """The names of the runs that stay, newest first, each with the reason."""
-    promoted = _champions(root)
+    promoted = [each["run"] for each in read_champions(root)[: 1 + KEPT_CHAMPIONS]]
     stays, number = dict[str, str](), 0
     for name in sorted(run_names(root), key=lambda name: _trained_at(root / "runs" / name), reverse=True):
         run = root / "runs" / name
@@ -67,11 +67,6 @@ def choose_runs(root: Place, kept: KeptRuns) -> dict[str, str]:
             stays[name] = "being trained"
         number += 1
     return stays
-
-
-def _champions(root: Place) -> list[str]:
-    """The names of the runs that stay because they were promoted, the champion first."""
-    return [each["run"] for each in read_champions(root)[: 1 + KEPT_CHAMPIONS]]
 
 
 def _trained_at(run: Place) -> tuple[str, str]:
@@ -138,7 +133,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     if a file of a run that stays is damaged; nothing is removed then.
     """
     require_root(root)
-    pruner = _Pruner(root, dry_run)
+    pruner = _Pruner(root, keep, dry_run)
     kept_runs = choose_runs(root, runs) if runs else {}
     if runs:
         gone = [name for name in run_names(root) if name not in kept_runs]
@@ -147,7 +142,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
     finished = list(finished_slices(root))  # those that end later stay
     stays = choose_slices(root, keep, pruner.runs)
     for stage in (each for each in finished if each.folder.name not in stays):
-        pruner.remove_slices(stage, partial(choose_slices, root, keep, pruner.runs))
+        pruner.remove_slices(stage)
     pruner.remove_leftovers()
     inputs = pruner.remove_generations(normalized_stage(root), pruner.inputs_of_slices())
     pruner.remove_generations(raw_stage(root), inputs)
@@ -208,9 +203,12 @@ def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class _Pruner:
-    """Removes what is below ``root``, and counts it; runs and slices by name, with their bytes."""
+    """Removes what is below ``root``, except the ``keep`` newest slices, and counts it; runs and slices by name, with
+    their bytes.
+    """
 
     root: Place
+    keep: int
     dry_run: bool
     runs: dict[str, int] = field(default_factory=dict)
     slices: dict[str, int] = field(default_factory=dict)
@@ -224,15 +222,12 @@ class _Pruner:
         gone = names if self.dry_run else remove_runs(self.root, names, kept)
         self.runs = {name: self._count_freed(sizes[name]) for name in gone}
 
-    def remove_slices(self, stage: Stage, choose: Callable[[], Mapping[str, str]]) -> None:
-        """Remove finished slices, what their verification left, and their report if it is in the root.
-
-        ``choose`` tells which stay, with the reason; it is asked again under the leases.
-        """
+    def remove_slices(self, stage: Stage) -> None:
+        """Remove finished slices, what their verification left, and their report if it is in the root."""
         name = stage.folder.name
         verification = verification_stage(self.root, name)
         stages = (verification, stage) if verification.folder.exists() else (stage,)
-        freed = self._delete(*stages, stays=lambda: choose().get(name))
+        freed = self._delete(*stages, stays=lambda: choose_slices(self.root, self.keep, self.runs).get(name))
         if freed is None:
             return
         report = self.root / f"{name}-report.html"
@@ -267,7 +262,7 @@ class _Pruner:
             return planned
         gone = set[str]()
 
-        def find(_: Stage) -> list[Place]:
+        def find() -> list[Place]:
             if stage.plan.exists():  # no marker names what it has made so far
                 log("prune", f"{stage.folder} stays as it is: {stage.name} was begun and not finished; run it again")
                 return []
@@ -284,7 +279,7 @@ class _Pruner:
     def _delete(
         self,
         *stages: Stage,
-        find: Callable[[Stage], list[Place]] | None = None,
+        find: Callable[[], list[Place]] | None = None,
         stays: Callable[[], str | None] = lambda: None,
     ) -> int | None:
         """Delete these stages, or only what ``find`` gives of each, the last one first; returns the bytes.
@@ -300,7 +295,7 @@ class _Pruner:
                     log("prune", f"{stages[-1].folder} stays as it is: {reason}")
                     return None
                 for stage, run in zip(reversed(stages), reversed(runs), strict=True):
-                    places = find(stage) if find else _all_files(stage)
+                    places = find() if find else _all_files(stage)
                     freed += self._count_freed(size for place in places for size in _sizes(place))
                     if run is not None:
                         if find is None:

@@ -13,7 +13,7 @@ from etl.errors import DataError
 from etl.normalized.parts import pack_of
 from etl.partition.config import ShardConfig
 from etl.slices.history import ParentSlices, finished_slices, removed_keys
-from etl.slices.manifest import image_of, located_slices, read_slices, slices_of
+from etl.slices.manifest import image_of, located_slices, slices_of
 from etl.slices.plan import Plan, plan_slices
 from etl.stages.layout import normalized_stage, raw_stage, slices_stage
 from etl.stages.marker import FINGERPRINT, TABLES_FOLDER, Generation
@@ -167,12 +167,12 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
         if stage.fingerprint() == fingerprint:
-            return ParentSlices.of(_read_slices(stage))
+            return _read_slices(stage)
     return None
 
 
-def _read_slices(stage: Stage) -> Generation:
-    found = read_slices(stage)
+def _read_slices(stage: Stage) -> ParentSlices:
+    found = ParentSlices.read(stage)
     stage.require_shape(found.marker, stage.marker)
     return found
 
