@@ -113,10 +113,8 @@ def normalize_pack(
             report(done)
         if part.tar is not None:
             part.tar.finish()
-    rows, rejects = (
-        parquet_tables.table_of(schema, images)
-        for schema, images in ((schemas.ROWS, part.rows), (schemas.REJECTS, part.rejects))
-    )
+    rows = parquet_tables.table_of(schemas.ROWS, part.rows)
+    rejects = parquet_tables.table_of(schemas.REJECTS, part.rejects)
     counts = part_facts(rows, rejects, len(classes))
     if part.tar is not None:
         list_sha256 = parquet_tables.write_table(list_file, staging, rejects).sha256

@@ -12,6 +12,7 @@ a table that the markers of ``raw`` and ``normalized`` name. The others are *liv
 """
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -122,23 +123,14 @@ def _checked(content: Iterator[bytes], sha256: bytes, damaged: DataError) -> Ite
 
 def _read_members(tar: Place, images: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[Content]:
     with tar.open_input() as file:
-        position = images[0]["offset"] if images else 0  # others may come before, where packs share a file
-        file.seek(min(position, file.size()))  # HDFS cannot seek behind the end
-        stream = pa.BufferedInputStream(file, READ_BUFFER_BYTES)
+        stream, end = io.BufferedReader(file, READ_BUFFER_BYTES), file.size()
         for image in images:
-            for _ in _pieces(stream, image["offset"] - position):  # headers, members that are not images
-                pass
-            position = image["offset"] + image["size"]
-            if image["size"] <= most_bytes:
-                yield stream.read(image["size"])
-                continue
-            content = _pieces(stream, image["size"])
-            yield content
-            for _ in content:  # what was left
-                pass
+            stream.seek(min(image["offset"], end))  # HDFS cannot seek behind the end
+            is_whole = image["size"] <= most_bytes
+            yield stream.read(image["size"]) if is_whole else _pieces(stream, image["size"])
 
 
-def _pieces(stream: pa.NativeFile, size: int) -> Iterator[bytes]:
+def _pieces(stream: io.BufferedReader, size: int) -> Iterator[bytes]:
     """The next ``size`` bytes, or fewer where the file ends."""
     for start in range(0, size, READ_BUFFER_BYTES):
         yield stream.read(min(READ_BUFFER_BYTES, size - start))

@@ -21,7 +21,7 @@ from etl.formats import parquet_tables
 from etl.options.stage_options import DEFAULT_PACK_SIZE
 from etl.raw.packs import copy_to_packs, list_in_place, publish_removed, require_same_storage
 from etl.raw.source_diff import VERSIONS_FILE, Comparison, compare, has_known_versions, versions_bytes
-from etl.sources.base import SOURCE_OPTIONS, Columns, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
+from etl.sources.base import SOURCE_OPTIONS, Source, SourceImage, SourceOptions, fingerprint, reject_duplicates
 from etl.sources.detect import open_source
 from etl.sources.fields import PARQUET_NAMES, is_visible, known_columns, read_classes
 from etl.sources.file_list import csv_rows
@@ -54,7 +54,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
     tables = ((f"--{name}", open_place(values[name])) for name in ("classes", "columns") if values[name])
     for what, given in (("SOURCE", source_place), *tables):
-        _refuse_inside_stage(what, given, stage)
+        if given.path_within(stage.folder) is not None:
+            raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     options = _source_options(values)
     recorded = parent.marker["config"]["classes"] if parent else None
@@ -134,12 +135,6 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         )
 
 
-def _refuse_inside_stage(what: str, given: Place, stage: Stage) -> None:
-    """Raise UsageError if what is ``given`` is in the folder that is written, or replaced."""
-    if given.path_within(stage.folder) is not None:
-        raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
-
-
 def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     """The options of the source. Raises UsageError if they exclude each other."""
     if values["in_place"] and values["pack_size"]:
@@ -217,17 +212,13 @@ def join_columns(images: Sequence[SourceImage], table: pa.Table) -> tuple[list[S
     rows = pc.index_in(pa.array([image.key for image in images], pa.string()), value_set=table[KEY_COLUMN])
     names = sorted(name for name in table.column_names if name != KEY_COLUMN)
     values = [pc.take(table[name].combine_chunks(), rows).to_pylist() for name in names]
-    joined = [
-        dataclasses.replace(image, columns=_joined(image.columns, known_columns(names, cells)))
-        for image, cells in zip(images, zip(*values, strict=True), strict=True)
-    ]
+    joined = []
+    for image, cells in zip(images, zip(*values, strict=True), strict=True):
+        columns = dict(image.columns or ()) | dict(known_columns(names, cells) or ())
+        joined.append(dataclasses.replace(image, columns=tuple(sorted(columns.items())) or None))
     unknown = rows.null_count
     facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
     return joined, facts | {"images_without_row": unknown}
-
-
-def _joined(own: Columns | None, others: Columns | None) -> Columns | None:
-    return tuple(sorted((dict(own or ()) | dict(others or ())).items())) or None
 
 
 def _note_versions(stage: Stage, generation: str, versions: bytes) -> None:

@@ -173,9 +173,8 @@ def list_in_place(
 
 def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
     """Raise UsageError where tasks that reach the root may not reach the files that are to stay where they lie."""
-    scheme = root_uri.partition("://")[0]
-    for file in files:
-        if scheme == "hdfs" and not file.place.uri.startswith("hdfs://"):
+    for file in files if root_uri.startswith("hdfs://") else ():
+        if not file.place.uri.startswith("hdfs://"):
             raise UsageError(
                 f"--in-place: {file.place} is not on HDFS as {root_uri} is, and tasks on other nodes would not find it;"
                 " put it there, or leave --in-place out"

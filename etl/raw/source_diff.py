@@ -140,7 +140,10 @@ def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Co
     packs = list(parent.entries)
     bounds = np.cumsum([0, *(pack["images"] for pack in packs)])
     rows = _read_lists(root / "raw", packs)
-    live = _live_rows(rows["key"], packs, bounds, Removed.read(root, parent.marker))
+    removed, spans = Removed.read(root, parent.marker), list(pairwise(bounds.tolist()))
+    own_keys = (rows["key"].slice(start, stop - start) for start, stop in spans)
+    live_of = (removed.live(pack["name"], keys) for pack, keys in zip(packs, own_keys, strict=True))
+    live = np.concatenate([np.zeros(0, np.bool_), *live_of])
     found = pc.index_in(rows["key"], value_set=_keys(source.images)).fill_null(NO_IMAGE).to_numpy()
     is_found = live & (found != NO_IMAGE)
     held = np.where(is_found & _has_same_facts(rows, source.images, found), found, NO_IMAGE)
@@ -155,7 +158,7 @@ def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Co
         unsure[unsure] = ~_has_same_contents(source, rows["sha256"], held, np.flatnonzero(unsure))
         held = np.where(unsure, NO_IMAGE, held)
     starts = {pack["name"]: start for pack, start in zip(packs, bounds.tolist(), strict=False)}
-    images_of_packs = ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, pairwise(bounds), strict=True))
+    images_of_packs = ((pack["name"], held[slice(*each)]) for pack, each in zip(packs, spans, strict=True))
     kept, unpacked = plan_renewal(images_of_packs, len(source.images))
     missing, changed = int((live & ~is_found).sum()), int((is_found & (held == NO_IMAGE) & ~moved).sum())
     return Comparison(kept, unpacked, _removed_rows(rows["key"], kept, starts), int(live.sum()), missing, changed)
@@ -172,12 +175,6 @@ def _read_lists(raw: Place, packs: Sequence[Mapping[str, Any]]) -> pa.Table:
             tables.append(table.replace_schema_metadata(None))
             progress.advance()
     return pa.concat_tables(tables)
-
-
-def _live_rows(keys: pa.ChunkedArray, packs: Sequence[Mapping[str, Any]], bounds: Integers, removed: Removed) -> Mask:
-    spans = zip(packs, pairwise(bounds.tolist()), strict=True)
-    live = [removed.live(pack["name"], keys.slice(start, stop - start)) for pack, (start, stop) in spans]
-    return np.concatenate([np.zeros(0, np.bool_), *live])
 
 
 def _has_same_facts(rows: pa.Table, images: Sequence[SourceImage], found: Integers) -> Mask:
