@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from etl import __version__
-from etl.doctor.check import Context
-from etl.doctor.command import GROUPS, diagnose
+from etl.doctor.check import Context, run_checks
+from etl.doctor.command import GROUPS, checks_of
 from etl.entry_point import end_process, run_reporting
 from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
@@ -267,7 +267,8 @@ def doctor(uri: str, queue: str | None, python_bin: str | None, groups: tuple[st
     """
     if "tasks" in groups and python_bin is None:
         raise UsageError("--only tasks checks a Python of the nodes; give it by --python-bin PATH")
-    return diagnose(Context(uri, queue, python_bin), groups, values["json"])
+    context = Context(uri, queue, python_bin)
+    return run_checks(context, checks_of(context), groups or GROUPS, values["json"])
 
 
 @cli.command(epilog="Example: ringslice pipeline photos/by-class data/flowers --size 224 --workers 8")

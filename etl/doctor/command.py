@@ -7,11 +7,11 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import metadata
 
-from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_checks, run_python
+from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_python
 from etl.errors import EnvironmentFailure, explain
 from etl.hadoop.site_config import (
     SITE_FILES,
@@ -55,12 +55,7 @@ _NATIVE_OP = "from train.tf_backend.records_op import why_not_native; print(why_
 GROUPS = ("python", "hadoop", "storage", "yarn", "tasks", "training")
 
 
-def diagnose(context: Context, groups: Sequence[str], as_json: bool) -> int:
-    """Run the checks of ``groups``, in order, of all if it is empty; returns 0 if nothing fails, else 3."""
-    return run_checks(context, _checks(context), groups or GROUPS, as_json)
-
-
-def _checks(context: Context) -> Iterator[Check]:
+def checks_of(context: Context) -> Iterator[Check]:
     """The checks in their order; what depends on a service is checked if that answers.
 
     A missing Java is a failure if there is a site, or HDFS is reached by libhdfs; hdfs-native needs none.
@@ -70,7 +65,8 @@ def _checks(context: Context) -> Iterator[Check]:
     is_on_hdfs = context.uri.lower().startswith("hdfs:")
     needs_java = has_site or (is_on_hdfs and context.settings.driver == LIBHDFS)
     yield "python", "version", lambda: f"{sys.version.split()[0]} ({sys.executable})"
-    yield "python", "packages", _packages
+    versions = (f"{name} {_version(name) or 'of unknown version'}" for name in PACKAGES)
+    yield "python", "packages", lambda: ", ".join(versions)
     yield "hadoop", "configuration", _configuration
     yield "hadoop", "Java", lambda: _or_skipped(lambda: str(java_home()), needs_java)
     yield "hadoop", "hadoop program", lambda: _or_skipped(hadoop_command, has_site)
@@ -95,10 +91,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _packages() -> str:
-    return ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in PACKAGES)
 
 
 def _or_skipped(find: Callable[[], str], is_needed: bool) -> str:

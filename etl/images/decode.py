@@ -60,15 +60,10 @@ def decode(data: bytes, header: Header, config: NormalizeConfig, min_size: Size)
     except Exception as error:
         pixels = reject_for(error, data, header.format)
     if isinstance(pixels, Reject):
-        if pixels.reason == Reason.BROKEN:
-            _require_memory(header)
+        if pixels.reason == Reason.BROKEN:  # perhaps for lack of memory, which not every decoder reports: numpy does
+            np.empty(header.width * header.height * _DECODER_BYTES_PER_PIXEL.get(header.format, 0), np.uint8)
         return pixels
     return _upright(pixels, header.orientation)
-
-
-def _require_memory(header: Header) -> None:
-    """Raise MemoryError if there is not as much memory as the decoder of this format needs and does not report."""
-    np.empty(header.width * header.height * _DECODER_BYTES_PER_PIXEL.get(header.format, 0), np.uint8)
 
 
 def _decode_plain_pnm(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:

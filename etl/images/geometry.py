@@ -71,15 +71,13 @@ class Plan:
         That is rounded up, so the picture ends within the last row and column; within the first one where the axis
         (rows, columns) has been ``mirrored``. A source of any other size is taken for the whole picture.
         """
-        eighths = [Fraction(each, EIGHTHS) for each in range(1, EIGHTHS) if self._in_eighths(each) == source]
+        sizes = {each: Size(*(-(-side * each // EIGHTHS) for side in self.source)) for each in range(1, EIGHTHS)}
+        eighths = [Fraction(each, EIGHTHS) for each, size in sizes.items() if size == source]
         scales = eighths[:1] * 2 or [Fraction(inner, outer) for inner, outer in zip(source, self.source, strict=True)]
         surplus = (inner - outer * scale for inner, outer, scale in zip(source, self.source, scales, strict=True))
         start = [each if first else 0 for each, first in zip(surplus, mirrored, strict=True)]
         box = Box(*(side * scales[axis % 2] + start[axis % 2] for axis, side in enumerate(self.box)))
         return replace(self, source=source, box=box)
-
-    def _in_eighths(self, number: int) -> Size:
-        return Size(*(-(-side * number // EIGHTHS) for side in self.source))
 
 
 @functools.lru_cache(KNOWN_PLANS)

@@ -51,7 +51,6 @@ SPLITS_BY_WORD = {
 
 MAX_NAME_BYTES = 4096  # PATH_MAX of Linux
 MAX_SHOWN = 200  # characters of a name or a value in a message
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and what ends a line
 _NO_NAMES = frozenset(("", ".", ".."))
 
 
@@ -299,4 +298,4 @@ def fault_of_text(text: str, max_bytes: int) -> str | None:
     if size_bytes > max_bytes:
         return f"has {size_bytes} bytes, more than {max_bytes}"
     # the first test is five times as fast, and false for some text without control characters, too
-    return "has control characters" if not text.isprintable() and _CONTROL.search(text) else None
+    return "has control characters" if not text.isprintable() and _NOT_SHOWN.search(text) else None

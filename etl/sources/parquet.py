@@ -33,7 +33,7 @@ from etl.sources.fields import (
     one_line,
     split_of,
 )
-from etl.sources.parquet_columns import layout_of, open_parquet, read_batches, read_cells
+from etl.sources.parquet_columns import bytes_in, layout_of, open_parquet, read_batches, read_cells
 from etl.storage.place import Place
 from etl.threads import in_threads
 
@@ -148,7 +148,7 @@ class _File:
     def _read_rows(self, batch: pa.RecordBatch) -> Iterator[_Row]:
         """The rows of a batch, which follow `rows`."""
         layout = self.layout
-        sizes = pc.binary_length(layout.image_bytes(batch)).to_pylist()
+        sizes = pc.binary_length(bytes_in(batch.column(layout.image))).to_pylist()
         labels = _texts(batch.column(layout.label))
         splits = _texts(batch.column(layout.split)) if layout.split else [None] * len(sizes)
         keys = _texts(batch.column(layout.key)) if layout.key else [None] * len(sizes)

@@ -93,10 +93,6 @@ class Layout:
         """The paths of all columns that are read."""
         return [self.image_leaf, self.label, *filter(None, (self.split, self.key)), *self.others]
 
-    def image_bytes(self, batch: pa.RecordBatch) -> pa.Array:
-        """The bytes of the images of a batch, null where there are none."""
-        return bytes_in(batch.column(self.image))
-
 
 def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
     """Find the columns by the user's options, else by name and type.

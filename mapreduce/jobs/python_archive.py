@@ -54,7 +54,9 @@ def cached_archive(cache: Path | None = None) -> Path:
 
     Raises EnvironmentFailure if the environment cannot be packed.
     """
-    folder = cache or _default_cache()
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    folder = cache or base / ROOT / "python"
     distributions, ours = required_distributions(), own_files()
     archive = folder / f"{fingerprint(distributions, ours)}.tar.gz"
     try:
@@ -173,11 +175,6 @@ def _make(archive: Path, files: Mapping[str, bytes | Path]) -> None:
             output.flush()
             os.fsync(output.fileno())
         os.replace(unfinished, archive)
-
-
-def _default_cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / ROOT / "python"
 
 
 def _delete_old(folder: Path) -> None:

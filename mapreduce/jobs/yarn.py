@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -281,8 +282,7 @@ def upload_python(stage: Stage) -> str:
         log(stage.name, f"sending the tasks' Python to {final}, once for this version ({size})")
         # another host may do the same now: its archive has the same files, but not the same bytes
         with suppress(TakenError), publishing(final, folder.make_folder()) as output, archive.open("rb") as source:
-            while data := source.read(READ_BUFFER_BYTES):
-                output.write(data)
+            shutil.copyfileobj(source, output, READ_BUFFER_BYTES)
     return final.uri
 
 

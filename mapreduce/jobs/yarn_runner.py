@@ -6,6 +6,7 @@ mrjob itself starts eight JVMs one after the other before a job is submitted.
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -46,8 +47,7 @@ class HdfsFiles(HadoopFilesystem):
     def put(self, src: str, path: str) -> None:
         place = open_place(path)
         with open(src, "rb") as source, place.filesystem.open_new(place.path) as target:
-            while data := source.read(READ_BUFFER_BYTES):
-                target.write(data)
+            shutil.copyfileobj(source, target, READ_BUFFER_BYTES)
 
     def rm(self, path_glob: str) -> None:
         open_place(path_glob).delete()
