@@ -63,9 +63,7 @@ def read_slices(stage: Stage) -> Generation:
 
 def slices_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The split and the entry of every slice, numbered through as the tables have them."""
-    for split, facts in manifest["splits"].items():
-        for each in facts["slices"]:
-            yield split, each
+    return ((split, each) for split, facts in manifest["splits"].items() for each in facts["slices"])
 
 
 def located_slices(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], int, int]]:

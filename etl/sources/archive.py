@@ -49,12 +49,12 @@ class ArchiveSource(Source):
         in_threads(_Archive.list_images, self._archives, min(_LISTED_AT_ONCE, len(files)))
         self.is_sequential = any(archive.is_compressed for archive in self._archives)
         self.skipped = sum(archive.skipped for archive in self._archives)
-        if not any(archive.images for archive in self._archives):
+        labels = {image.label for archive in self._archives for image in archive.images}
+        if not labels:
             raise UsageError(f"no images in {named}; expected members such as CLASS/IMAGE.jpg or CLASS.tar")
-        folders = sorted(set().union(*(archive.folders for archive in self._archives)))
-        is_deep = all(archive.is_deep for archive in self._archives)
+        folders = sorted({image.label for archive in self._archives for image in archive.images if image.by_folder})
+        is_deep = all(image.is_deep for archive in self._archives for image in archive.images)
         reject_wrong_level(folders, is_deep, options, named, "pack again from inside it (tar -C)")
-        labels = set().union(*(archive.labels for archive in self._archives))
         self.classes, numbers = number_labels(labels, options, named)
         self.images = [image for archive in self._archives for image in archive.take_images(numbers)]
         keys = [image.key for image in self.images]
@@ -86,11 +86,7 @@ def _read(file: DecompressedFile, offset: int, size: int) -> Content:
 
 
 class _Archive:
-    """One archive: what its listing found, until the images are taken, and how the file was then.
-
-    ``labels`` are those of its images, ``folders`` those that folders gave; ``is_deep`` is True if all labels came from
-    folders, and all images lie in folders below these.
-    """
+    """One archive: what its listing found, until the images are taken, and how the file was then."""
 
     is_compressed: bool
     info: fs.FileInfo
@@ -100,9 +96,6 @@ class _Archive:
         self.file, self._number, self._prefix = file, number, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, options, split_of(path))
         self.images: list[Labelled] = []
-        self.labels: set[str] = set()
-        self.folders: set[str] = set()
-        self.is_deep = True
         self.skipped = 0
 
     def list_images(self) -> Generator[None]:
@@ -114,8 +107,7 @@ class _Archive:
                 for member in members:
                     self._take(sample, member, file)
                 self.skipped += not sample.images and "txt" in sample.texts
-                for image in self._labeller.label(sample):
-                    self._add(image)
+                self.images += self._labeller.label(sample)
                 yield
 
     def take_images(self, numbers: Mapping[str, int]) -> Iterator[SourceImage]:
@@ -131,13 +123,6 @@ class _Archive:
                 each.columns,
                 (self._number, each.member.offset),
             )
-
-    def _add(self, image: Labelled) -> None:
-        if image.by_folder:
-            self.folders.add(image.label)
-        self.is_deep = self.is_deep and image.is_deep
-        self.labels.add(image.label)
-        self.images.append(image)
 
     def _read_members(self, file: DecompressedFile) -> Iterator[Member]:
         """The visible members, and the visible members of archives within the archive in place of these."""

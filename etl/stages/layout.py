@@ -53,9 +53,8 @@ PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
 
 def raw_stage(root: Place) -> Stage:
     """The stage ``ingest``: ``ROOT/raw``."""
-    hint = "use another place"
-    schema = _PACKAGES / "raw/schemas/dataset.json"
-    return Stage("ingest", root / "raw", "dataset.json", RAW_FORMAT, hint, ("packs", "removed"), PACKS, schema)
+    place, schema, folders = root / "raw", _PACKAGES / "raw/schemas/dataset.json", ("packs", "removed")
+    return Stage("ingest", place, "dataset.json", RAW_FORMAT, file_folders=folders, entries=PACKS, schema=schema)
 
 
 def normalized_stage(root: Place) -> Stage:

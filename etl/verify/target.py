@@ -134,18 +134,17 @@ class Target:
         With ``every_stage`` the records of parts, their rejects and their packs are read too, and earlier markers.
         """
         files = [_file(What.TABLE, self.slices.folder, each) for each in self.manifest["tables"].values()]
-        lines = [*_slice_lines(self.manifest)]
-        if self.dataset is not None:
-            lines += _part_lines(self.dataset, self.raw, plan, every_stage)
-            if removed := self.dataset.marker["removed"]:
-                files.append(_file(What.REMOVED, self.root / "raw", removed))
+        parts = _parts(self.dataset, self.raw, plan, every_stage) if self.dataset else ()
+        if self.dataset is not None and (removed := self.dataset.marker["removed"]):
+            files.append(_file(What.REMOVED, self.root / "raw", removed))
         if self.parent is not None:
             tables = self.parent.marker["tables"].values()
             files += (_file(What.PARENT, self.parent.folder, each) for each in tables)
         if every_stage:
             files += [*_earlier_markers(normalized_stage(self.root)), *_earlier_markers(raw_stage(self.root))]
-        lines += ({"kind": FILES, "items": run} for run in _runs(files))
-        return [line | {"line": number} for number, line in enumerate(lines)]
+        kinds = ((SLICES, _slices(self.manifest)), (PARTS, parts), (FILES, files))
+        runs = ((kind, run) for kind, items in kinds for run in _runs(items))
+        return [{"kind": kind, "items": run, "line": number} for number, (kind, run) in enumerate(runs)]
 
 
 def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Finding]) -> Generation | None:
@@ -177,35 +176,22 @@ def _read_slices(stage: Stage) -> ParentSlices:
     return found
 
 
-def _slice_lines(manifest: Mapping[str, Any]) -> Iterator[Line]:
-    """Runs of consecutive slices, each with its number and its first rows of the tables of examples and of blocks."""
+def _slices(manifest: Mapping[str, Any]) -> Iterator[Line]:
+    """The slices, each with its number and its first rows of the tables of examples and of blocks."""
     kept = ("name", "records", "blocks", "bytes", "sha256")
-    slices = (
-        {"number": number, "split": split, "row": row, "block": block, **{name: each[name] for name in kept}}
-        for number, (split, each, row, block) in enumerate(located_slices(manifest))
-    )
-    return ({"kind": SLICES, "items": run} for run in _runs(slices))
+    for number, (split, each, row, block) in enumerate(located_slices(manifest)):
+        yield {"number": number, "split": split, "row": row, "block": block, **{name: each[name] for name in kept}}
 
 
-def _part_lines(dataset: Generation, raw: Generation | None, plan: Plan | None, every_stage: bool) -> Iterator[Line]:
-    """Runs of parts of a normalised generation.
-
-    Of each: what the generations record of it and of its pack, and its line of the ``plan``, None if not known; and
-    about how many bytes are read besides its rows.
+def _parts(dataset: Generation, raw: Generation | None, plan: Plan | None, every_stage: bool) -> Iterator[Line]:
+    """The parts of a normalised generation: what the generations record of each and of its pack, and its line of the
+    ``plan``, None if not known; and about how many bytes are read besides its rows.
     """
     packs = {pack["name"]: pack for pack in raw.entries} if raw else {}
-    plans = iter(plan) if plan else repeat(None)
-    parts = (
-        {
-            "entry": each,
-            "pack": packs.get(pack_of(each)),
-            "plan": next(plans),
-            "bytes": 2 * each["bytes"] if every_stage else 0,
-            "images": each["input"],
-        }
-        for each in dataset.entries
-    )
-    return ({"kind": PARTS, "items": run} for run in _runs(parts))
+    for each, planned in zip(dataset.entries, plan or repeat(None), strict=False):
+        size = 2 * each["bytes"] if every_stage else 0
+        pack = packs.get(pack_of(each))
+        yield {"entry": each, "pack": pack, "plan": planned, "bytes": size, "images": each["input"]}
 
 
 def _file(what: str, folder: Place, table: Mapping[str, Any]) -> Line:
