@@ -11,11 +11,10 @@ from etl.report import balance
 from etl.report.pictures import gather_sources, sample_examples
 from etl.report.render import brief, count, pixels, publish, size, when
 from etl.slices.manifest import read_slices, slices_of
-from etl.stages.layout import normalized_stage, raw_stage, slices_stage, verification_stage
+from etl.stages.layout import check_target, folders_of, normalized_stage, raw_stage, slices_stage, verification_stage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary, text_of
-from etl.stages.target import check_target, folders_of
 from etl.storage.place import Place, open_place
 
 SHOWN_EXTREME_SLICES = 8

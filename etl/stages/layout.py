@@ -1,7 +1,10 @@
-"""Where stages lie below ROOT, the format versions of their markers, and the files that these name."""
+"""Where stages lie below ROOT, the format versions of their markers, and the files that these name; and where a command
+may put a file that a person names: a page, a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from pyarrow import fs
 
 from etl.errors import UsageError
 from etl.formats import schemas
@@ -53,8 +56,8 @@ PARTS = EntryTable("parts", schemas.PARTS, _files_of_part)
 
 def raw_stage(root: Place) -> Stage:
     """The stage ``ingest``: ``ROOT/raw``."""
-    place, schema, folders = root / "raw", _PACKAGES / "raw/schemas/dataset.json", ("packs", "removed")
-    return Stage("ingest", place, "dataset.json", RAW_FORMAT, file_folders=folders, entries=PACKS, schema=schema)
+    place, schema, own = root / "raw", _PACKAGES / "raw/schemas/dataset.json", ("packs", "removed")
+    return Stage("ingest", place, "dataset.json", RAW_FORMAT, file_folders=own, entries=PACKS, schema=schema)
 
 
 def normalized_stage(root: Place) -> Stage:
@@ -106,3 +109,28 @@ def erasure_stage(root: Place) -> Stage:
 def is_folder_name(name: str) -> bool:
     """True if people may call slices or runs so: one folder, neither hidden nor one of our own."""
     return bool(name) and name.isprintable() and not name.startswith((".", "_")) and "/" not in name
+
+
+def folders_of(root: Place) -> list[Place]:
+    """The folders of a root that have files of stages and of runs, where no other files go."""
+    return [root / name for name in (*STAGE_FOLDERS, ERASED_FOLDER, "models")]
+
+
+def check_target(file: Place, option: str, kept: Iterable[Place]) -> Place:
+    """``file``, given by this ``option``, with symbolic links followed.
+
+    Raises UsageError if no file can be written there, or it lies below one of the folders that are ``kept`` for others.
+    """
+    target, found = file.resolved(), file.info().type
+    if found == fs.FileType.Directory:
+        raise UsageError(f"{file} is a folder; give the name of a file with {option}")
+    if found == fs.FileType.Unknown:  # a pipe or a device, in whose place the file would be put
+        raise UsageError(f"{file} is not a regular file; give another with {option}")
+    if target.parent.info().type != fs.FileType.Directory:
+        raise UsageError(f"{target.parent}: no such folder; make it, or give another place with {option}")
+    for folder in kept:
+        if target.path_within(folder) is not None:
+            raise UsageError(
+                f"{file} lies among the files of a dataset; give a place outside of {folder} with {option}"
+            )
+    return target

@@ -23,17 +23,11 @@ from etl.stages.names import GENERATIONS_FOLDER, PLAN_FILE, RUN_FILE, STAGE_FOLD
 from etl.stages.run import Mode, Run
 from etl.storage.place import Place
 
-_NUMBER, _OBJECT = {"type": "number"}, {"type": "object"}
 _RUN_SCHEMA = {  # of what is read again
     "properties": {
         "command": {"type": "array", "items": {"type": "string"}},
-        "counters": _OBJECT,
-        "versions": _OBJECT,
-        "seconds": _NUMBER,
-        "packed": _NUMBER,
-        "removed": _NUMBER,
-        "decoded": _NUMBER,
-        "reused": _NUMBER,
+        **{name: {"type": "object"} for name in ("counters", "versions")},
+        **{name: {"type": "number"} for name in ("seconds", "packed", "removed", "decoded", "reused")},
     }
 }
 

@@ -19,10 +19,9 @@ from etl.formats.records import Record, open_record
 from etl.normalized.parts import pack_of, records_place, restoring_part, rows_place
 from etl.raw.packs import list_place, pack_place
 from etl.slices.manifest import located_slices, read_manifest, table_file
-from etl.stages.layout import normalized_stage, slices_stage_in
+from etl.stages.layout import check_target, folders_of, normalized_stage, slices_stage_in
 from etl.stages.stage import Stage
 from etl.stages.summary import text_of
-from etl.stages.target import check_target, folders_of
 from etl.storage.atomic import publish_bytes, replace_bytes
 from etl.storage.place import Place, open_place
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from etl.errors import UsageError
 from etl.report.render import publish
+from etl.stages.layout import check_target, folders_of
 from etl.stages.summary import Summary
-from etl.stages.target import check_target, folders_of
 from etl.storage.place import Place, open_place
 from train.report.comparison import gather_comparison
 from train.report.run_files import is_run, read_run
