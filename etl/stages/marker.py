@@ -193,9 +193,8 @@ def difference(marker: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
         if key == "config" and isinstance(theirs, dict):
             there, asked = _flat(theirs), _flat(ours)
             return ", ".join(
-                "{} {} there, {} asked".format(
-                    name, *(shorten(str(each.get(name)), MAX_SHOWN) for each in (there, asked))
-                )
+                f"{name} {shorten(str(there.get(name)), MAX_SHOWN)} there,"
+                f" {shorten(str(asked.get(name)), MAX_SHOWN)} asked"
                 for name in asked | there
                 if there.get(name) != asked.get(name)
             )
