@@ -97,21 +97,26 @@ class SplitReader:
         """
         own = share([(0, order.total)] if left is None else left, rank, steps.world_size)
         taken = steps.before(rank, first_step)
-        with self._lanes(order, own, steps, taken) as lanes:
+        runs = self._runs(own, self.lanes(steps.world_size), taken)
+        self._fetch_ahead([order.slices(run) for run in runs])
+        with self._lanes(order, runs, steps.batch) as lanes:
             builder = BatchBuilder(lanes, steps.batch, self.reading, cache(lambda: self._any(order)), taken)
             for step in range(first_step, steps.number):
                 yield builder.batch(steps.real(rank, step))
 
+    @staticmethod
+    def _runs(own: Sequence[Interval], lanes: int, taken: int) -> list[list[Interval]]:
+        """What each lane has to read of a rank's share, of which so many examples were taken."""
+        number = min(lanes, max(1, length(own)))
+        bounds = enumerate(lane_runs(length(own), number))
+        return [cut(own, start + taken_of_lane(taken, lane, number), stop) for lane, (start, stop) in bounds]
+
     @contextmanager
     def _lanes(
-        self, order: EpochOrder, own: Sequence[Interval], steps: Steps, taken: int = 0
+        self, order: EpochOrder, runs: Sequence[Sequence[Interval]], batch: int
     ) -> Iterator[list[Iterator[Window]]]:
-        number = min(self.lanes(steps.world_size), max(1, length(own)))
-        limit = self.reading.window_budget(self.slices, number, steps.batch)
-        bounds = enumerate(lane_runs(length(own), number))
-        runs = [cut(own, start + taken_of_lane(taken, lane, number), stop) for lane, (start, stop) in bounds]
-        self._fetch_ahead([order.slices(run) for run in runs])
-        budget = Budget(limit, number, self.reading.window_bytes(self.slices, order.window_blocks))
+        limit = self.reading.window_budget(self.slices, len(runs), batch)
+        budget = Budget(limit, len(runs), self.reading.window_bytes(self.slices, order.window_blocks))
         lanes = [Lane(self._source, order, run, lane, budget) for lane, run in enumerate(runs)]
         try:
             yield [lane.windows() for lane in lanes]
@@ -133,7 +138,7 @@ class SplitReader:
     def _any(self, order: EpochOrder) -> PaddingExample | None:
         """An example for a rank that has none of its own: the first of the epoch that is not damaged."""
         for position in range(order.total):
-            with self._lanes(order, [(position, position + 1)], Steps(1, 1, 1)) as lanes:
+            with self._lanes(order, [[(position, position + 1)]], batch=1) as lanes:
                 batch = BatchBuilder(lanes, 1, self.reading, lambda: None).batch(1)
                 if batch.weights[0]:
                     return PaddingExample.of(batch, 0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations, count
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -381,3 +382,13 @@ def test_a_second_epoch_reads_nothing_but_copies(long: Written, tmp_path: Path) 
         for path in long.slices:
             path.unlink()
         assert sorted(long.numbers(long.read(reader))) == sorted(long.examples)
+
+
+def test_padding_does_not_take_the_place_of_the_slices_to_copy(tiny: Written, tmp_path: Path) -> None:
+    """A batch without a whole example reads one of the epoch, whose slice is not what comes next."""
+    for record in range(3):
+        flip_bit(tiny.slices[0], record * RECORD_BYTES + 100)
+    cache, asked = SliceCache(tmp_path / "cache", 10**9), []
+    with mock.patch.object(cache, "fetch_ahead", lambda folder, slices: asked.append(len(slices))):
+        list(tiny.read(tiny.open(cache=cache, on_damage=SKIP), batch=1))
+    assert asked == [2]
