@@ -9,11 +9,10 @@ import click
 from etl import __version__
 from etl.doctor.check import Context, run_checks
 from etl.doctor.command import GROUPS, checks_of
-from etl.entry_point import end_process, run_reporting
 from etl.erase.command import erase as run_erase
 from etl.erase.command import require_clean
 from etl.errors import EnvironmentFailure, UsageError
-from etl.options.click_command import COUNT, add_options, config_option, invoke, option_values
+from etl.options.click_command import COUNT, add_options, config_option, option_values, run_command
 from etl.options.stage_options import (
     ENVIRONMENT_OPTIONS,
     HADOOP,
@@ -313,7 +312,7 @@ def _run_job(stage: str, root: str, values: Mapping[str, Any], show: "Show") -> 
 
 def main() -> NoReturn:
     """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(cli, "ringslice")))
+    run_command(cli, "ringslice")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,10 @@ if __name__ == "__main__":  # before packages of ours are imported
 
     prepare()
 
-from typing import NoReturn
-
 import click
 
-from etl.entry_point import end_process, run_reporting
 from etl.errors import UsageError
-from etl.options.click_command import add_options, invoke
+from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.lease import leased
 from etl.stages.names import WORK_FOLDER
@@ -28,7 +25,7 @@ from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint, DamagedError
 from train.config.recipe import FLOAT16, NONE, Recipe
-from train.config.run_options import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
+from train.config.run_options import CHECKPOINT, DATA, JSON, NAME, TRAINED_RUN, script
 from train.config.settings import AUTO, DDP, TENSORFLOW, TORCH
 from train.evaluation.trained import find_with_slices
 from train.runs.folder import choose_run
@@ -36,11 +33,7 @@ from train.runs.folder import choose_run
 COMMAND = "train/convert_weights.py"
 
 
-@click.command(
-    COMMAND,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog=f"Example: {COMMAND} --data data/flowers --run nightly --to nightly-torch",
-)
+@script(COMMAND, f"{COMMAND} --data data/flowers --run nightly --to nightly-torch")
 @DATA
 @NAME
 @TRAINED_RUN
@@ -98,10 +91,5 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
         return store.write(run, lease.staging, checkpoint.step, converted, facts)
 
 
-def main() -> NoReturn:
-    """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(command, COMMAND)))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(command, COMMAND)

@@ -13,7 +13,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 
     prepare()
 
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -24,12 +24,12 @@ from train.config.reader_options import reading_options
 from train.config.run_options import (
     CHECKPOINT,
     DATA,
-    ENVIRONMENT_PREFIX,
     EVALUATION_STRATEGY,
     JSON,
     NAME,
     STALL_TIMEOUT,
     TRAINED_RUN,
+    script,
 )
 from train.main import import_for_evaluation
 from train.monitor.monitor import Monitor
@@ -37,11 +37,7 @@ from train.monitor.rank_process import run_rank, with_monitor
 from train.parallel.endings import REMEDIES
 
 
-@click.command(
-    "train/evaluate.py",
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9",
-)
+@script("train/evaluate.py", "horovodrun -np 8 train/evaluate.py --data data/flowers --run nightly --min-accuracy 0.9")
 @DATA
 @NAME
 @TRAINED_RUN
@@ -74,10 +70,5 @@ def command(monitor: Monitor, /, min_accuracy: float | None, stall_timeout_s: fl
     run_on_ranks(lambda strategy: evaluate_run(wanted, strategy, monitor))
 
 
-def main() -> NoReturn:
-    """Entry point of a rank that evaluates."""
-    run_rank(command, "train/evaluate.py", REMEDIES["evaluate.py"])
-
-
 if __name__ == "__main__":
-    main()
+    run_rank(command, "train/evaluate.py", REMEDIES["evaluate.py"])

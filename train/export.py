@@ -12,15 +12,14 @@ if __name__ == "__main__":  # before packages of ours are imported
     prepare()
 
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from etl.entry_point import end_process, run_reporting
 from etl.errors import UsageError
-from etl.options.click_command import add_options, invoke
+from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from train.config.run_options import CHECKPOINT, DATA, ENVIRONMENT_PREFIX, JSON, NAME, TRAINED_RUN
+from train.config.run_options import CHECKPOINT, DATA, JSON, NAME, TRAINED_RUN, script
 from train.monitor.launcher import launched_size, local_size
 from train.parallel.cluster import WITH_SERVERS, task_of, workers_of
 from train.parallel.startup import prepare_import, require_framework
@@ -28,10 +27,8 @@ from train.parallel.startup import prepare_import, require_framework
 COMMAND = "train/export.py"
 
 
-@click.command(
-    COMMAND,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: train/export.py --data data/flowers --run nightly --checkpoint best -o hdfs://namenode/models/flowers",
+@script(
+    COMMAND, "train/export.py --data data/flowers --run nightly --checkpoint best -o hdfs://namenode/models/flowers"
 )
 @DATA
 @NAME
@@ -65,10 +62,5 @@ def require_one_process() -> None:
         raise UsageError(f"{COMMAND} is one process: start it without horovodrun, torchrun or train/launch.py")
 
 
-def main() -> NoReturn:
-    """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(command, COMMAND)))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(command, COMMAND)

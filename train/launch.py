@@ -26,13 +26,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 import click
 
-from etl.entry_point import end_process, run_reporting
 from etl.errors import ERROR_PREFIX, INTERRUPTED, EnvironmentFailure, UsageError
-from etl.options.click_command import invoke
+from etl.options.click_command import run_command
 from etl.processes import block_interrupts, stop_all, tied_environment
 from train.monitor.launcher import without_place
 from train.parallel.cluster import CHIEF, SERVER, WORKER
@@ -239,10 +238,5 @@ def command(ranks: int | None, workers: int | None, servers: int | None, words: 
     return status
 
 
-def main() -> NoReturn:
-    """Entry point; exits with the status of the process that failed first."""
-    end_process(run_reporting(lambda: invoke(command, "train/launch.py")))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(command, "train/launch.py")

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from etl.errors import UsageError
 from train.config.run_options import command
@@ -139,10 +139,5 @@ def import_torch_strategy(
     return lambda: run_ddp(work, monitor, settings.device, settings.stall_timeout_s, make)
 
 
-def main() -> NoReturn:
-    """Entry point of a rank that trains."""
-    run_rank(command(start), "train/main.py", REMEDIES["main.py"])
-
-
 if __name__ == "__main__":
-    main()
+    run_rank(command(start), "train/main.py", REMEDIES["main.py"])

@@ -13,16 +13,14 @@ if __name__ == "__main__":  # before packages of ours are imported
     prepare()
 
 import os
-from typing import NoReturn
 
 import click
 
-from etl.entry_point import end_process, run_reporting
-from etl.options.click_command import add_options, invoke
+from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.stages.champion import CHAMPION
 from etl.storage.place import open_place
-from train.config.run_options import DATA, ENVIRONMENT_PREFIX
+from train.config.run_options import DATA, script
 from train.parallel.startup import prepare_import, require_framework
 from train.serving import files
 from train.serving.image_files import find_images
@@ -30,11 +28,7 @@ from train.serving.image_files import find_images
 COMMAND = "train/predict.py"
 
 
-@click.command(
-    COMMAND,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3",
-)
+@script(COMMAND, "train/predict.py data/flowers/runs/nightly/export photos/ one-more.jpg --top 3")
 @click.argument("export", metavar="EXPORT|champion")
 @click.argument("places", metavar="FILE|FOLDER...", nargs=-1, required=True)
 @DATA
@@ -68,10 +62,5 @@ def command(export: str, places: tuple[str, ...], *, data: str, top: int, as_jso
         predict(Predictor(folder, marker), images, PredictOptions(top, batch, as_json))
 
 
-def main() -> NoReturn:
-    """Entry point; exits 0, 1, 2, 3 or 130."""
-    end_process(run_reporting(lambda: invoke(command, COMMAND)))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(command, COMMAND)

@@ -12,7 +12,7 @@ if __name__ == "__main__":  # before packages of ours are imported
 
     prepare()
 
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -23,11 +23,11 @@ from train.config.reader_options import is_given, reading_options
 from train.config.run_options import (
     CHECKPOINT,
     DATA,
-    ENVIRONMENT_PREFIX,
     EVALUATION_STRATEGY,
     JSON,
     NAME,
     STALL_TIMEOUT,
+    script,
 )
 from train.evaluation.comparison import Rules
 from train.main import import_for_evaluation
@@ -50,11 +50,7 @@ def limit_options(function: Any) -> Any:
     return function
 
 
-@click.command(
-    "train/promote.py",
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: horovodrun -np 8 train/promote.py --data data/flowers nightly --min-accuracy 0.9",
-)
+@script("train/promote.py", "horovodrun -np 8 train/promote.py --data data/flowers nightly --min-accuracy 0.9")
 @click.argument("runs", nargs=-1, metavar="RUN...")
 @DATA
 @NAME
@@ -88,10 +84,5 @@ def command(monitor: Monitor, /, runs: tuple[str, ...], rollback: bool, stall_ti
     run_on_ranks(lambda strategy: promote(wanted, strategy, monitor))
 
 
-def main() -> NoReturn:
-    """Entry point of a rank that compares."""
-    run_rank(command, "train/promote.py", REMEDIES["promote.py"])
-
-
 if __name__ == "__main__":
-    main()
+    run_rank(command, "train/promote.py", REMEDIES["promote.py"])

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from json import dumps
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from etl.entry_point import end_process, run_reporting
 from etl.errors import EnvironmentFailure, UsageError
-from etl.options.click_command import COUNTS, SECONDS, add_options, invoke
+from etl.options.click_command import COUNTS, SECONDS, add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS, JSON, NAME
 from etl.progress import Progress
 from etl.slices.manifest import Manifest, read_manifest
@@ -102,11 +101,6 @@ def _whole(value: float | None) -> int | None:
     return round(value) if value is not None else None
 
 
-def main() -> NoReturn:
-    """Entry point; exits 0, 1, 2, 3 or 130."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    end_process(run_reporting(lambda: invoke(command, "ringslice read-bench")))
-
-
 if __name__ == "__main__":
-    main()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    run_command(command, "ringslice read-bench")

@@ -13,13 +13,12 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 import click
 
-from etl.entry_point import end_process, run_reporting
 from etl.errors import INTERRUPTED, UsageError
-from etl.options.click_command import invoke
+from etl.options.click_command import run_command
 from etl.processes import end_with_parent
 from train.config.run_options import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, STRATEGIES
 from train.config.settings import HOROVOD
@@ -273,10 +272,5 @@ def descendants(parent: int, foreign: Set[int] = frozenset()) -> list[int]:
     return [process for process in found if states[process] not in "ZX"]
 
 
-def main() -> NoReturn:
-    """Entry point; exits with the status of the rank that failed first."""
-    end_process(run_reporting(lambda: invoke(command, "ringslice")))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(command, "ringslice")

@@ -7,10 +7,11 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
+from etl.entry_point import end_process, run_reporting
 from etl.errors import UsageError
 from etl.values import parse_bytes, parse_color, parse_counts, parse_numbers, parse_size
 
@@ -98,6 +99,11 @@ def invoke(command: click.Command, name: str, context: object = None, words: Seq
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
         raise UsageError(f"{error.format_message()} (see: {path} --help)") from None
     return result if isinstance(result, int) else 0
+
+
+def run_command(command: click.Command, name: str) -> NoReturn:
+    """Run ``command`` as this process; exits with its status: 0, 1, 2, 3 or 130."""
+    end_process(run_reporting(lambda: invoke(command, name)))
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:

@@ -218,7 +218,8 @@ def test_evaluation_takes_the_framework_of_a_strategy(
 
 START = """
 import sys
-from train.start import Launcher, Ranks, end_process, run_reporting
+from etl.entry_point import end_process, run_reporting
+from train.start import Launcher, Ranks
 launcher = Launcher([sys.executable, *sys.argv[2:]], Ranks(sys.argv[1]), "promote.py", as_json=False)
 end_process(run_reporting(lambda: launcher.run()))
 """

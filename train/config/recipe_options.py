@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,22 +12,15 @@ from etl.errors import UsageError
 from train.config.reader_options import refuse_without_effect
 from train.config.recipe import (
     ADAM,
-    BFLOAT16,
     CHOICES,
     COSINE,
-    FLOAT16,
-    FLOAT32,
-    FP16,
     LARS,
-    LOCAL,
     MAX_BATCH,
     MIN_BATCH,
     MIN_STEPS,
-    NONE,
     RATES,
     SGD,
     STEP,
-    SYNCHRONISED,
     Recipe,
     option_of,
 )
@@ -57,14 +51,20 @@ def read_recipe(name: str) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--recipe {path} is not TOML: {error}") from None
-    kinds = {key: kind for of in (Recipe, Stopping) for key, kind in get_type_hints(of).items()}
+    kinds = {key: kind_of(of, key).__name__ for of in (Recipe, Stopping) for key in get_type_hints(of)}
     for key, value in settings.items():
         if key not in kinds:
             raise UsageError(f"--recipe {path} has no setting {key!r}; known: {', '.join(sorted(kinds))}")
-        kind = str(getattr(kinds[key], "__args__", [kinds[key]])[0].__name__)
+        kind = kinds[key]
         if not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "bool"):
             raise UsageError(f"--recipe {path}: {key} = {json.dumps(value, default=str)} is not {NAMES[kind]}")
     return settings
+
+
+def kind_of(of: type, name: str) -> type:
+    """The type of a setting's value, if it has one: int of ``int | None``."""
+    hint = get_type_hints(of)[name]
+    return getattr(hint, "__args__", (hint,))[0]
 
 
 def to_toml(settings: dict[str, Any]) -> str:
@@ -91,13 +91,16 @@ def _take_defaults(context: click.Context, parameter: click.Parameter, name: str
         context.default_map = {**(context.default_map or {}), **read_recipe(name)}
 
 
-def _option(name: str, help_text: str, **more: Any) -> Any:
-    """The option of a recipe's setting, with its default."""
-    default = getattr(Recipe, name)
-    kind = {"type": type(default)} if default is not None and "type" not in more and not more.get("is_flag") else {}
-    flag = option_of(name)
-    names = (f"{flag}/--no-{flag[2:]}",) if more.get("is_flag") else (flag,)
-    return click.option(*names, help=help_text, default=default, show_default=True, **{**kind, **more})
+def option(of: type, name: str, help_text: str, **more: Any) -> Any:
+    """The option of a field of ``of``: a setting of a recipe, of `Stopping` or of a run, with its type and default."""
+    flag, kind = option_of(name), kind_of(of, name)
+    names = (f"{flag}/--no-{flag[2:]}",) if kind is bool else (flag,)
+    typed = {} if kind is bool else {"type": click.Choice(CHOICES[name]) if name in CHOICES else kind}
+    settings = {"default": getattr(of, name, None), "show_default": True, **typed, **more}
+    return click.option(*names, help=help_text, **settings)
+
+
+_option = partial(option, Recipe)
 
 
 RECIPE_OPTIONS = (
@@ -119,23 +122,22 @@ RECIPE_OPTIONS = (
         "Examples at a time on each rank; the global batch is this times --accumulate times the ranks. Default: the"
         f" largest power of two up to {MAX_BATCH} that leaves {MIN_STEPS} steps in an epoch, but at least {MIN_BATCH}."
         " A run that is resumed keeps its own.",
-        type=int,
         metavar="N",
     ),
     _option(
-        "accumulate", "Batches of each rank in a step: their gradients are added before the all-reduce.", metavar="N"
+        "accumulate",
+        "Batches of each rank in a step: their gradients are added before the all-reduce.",
+        metavar="N",
     ),
     _option(
         "optimizer",
         "SGD with Nesterov momentum; lars brings the step of each layer into proportion to its weights, for large"
         " batches; adam; adamw, whose weight decay is not part of the gradient.",
-        type=click.Choice(CHOICES["optimizer"]),
     ),
     _option(
         "lr",
         "Learning rate for a global batch of 256; it is scaled with the global batch. Default:"
         f" {RATES[SGD]:g}; {RATES[ADAM]:g} with adam and adamw.",
-        type=float,
         metavar="RATE",
     ),
     _option("momentum", "Nesterov momentum; with adam and adamw, the decay of the mean gradient (beta 1)."),
@@ -143,15 +145,13 @@ RECIPE_OPTIONS = (
         "warmup_epochs",
         "Epochs over which the rate grows, step by step, to its full size. Default: 1, but no more than a fifth of the"
         " epochs until the end of the decay.",
-        type=float,
         metavar="EPOCHS",
     ),
-    _option("decay", "How the rate falls after that.", type=click.Choice([COSINE, STEP, NONE])),
+    _option("decay", "How the rate falls after that."),
     _option(
         "decay_until",
         "With --decay cosine: epochs after which the rate is 0, with a fraction if wanted. Default: --epochs of the"
         " first start of the run. --max-steps and --max-time do not change it.",
-        type=float,
         metavar="EPOCHS",
     ),
     _option("decay_epochs", "With --decay step: the epochs after which the rate falls to a tenth.", metavar="LIST"),
@@ -159,22 +159,10 @@ RECIPE_OPTIONS = (
     _option("lars_coefficient", "With --optimizer lars: the trust coefficient."),
     _option("label_smoothing", "What all classes share of the probability of an example's label."),
     _option("clip_norm", "Largest norm of all gradients together; 0: any."),
-    _option(
-        "precision",
-        "What layers compute in; weights stay float32, and float16 has its loss scaled.",
-        type=click.Choice([FLOAT32, FLOAT16, BFLOAT16]),
-    ),
-    _option(
-        "compression",
-        "What gradients are sent as: fp16 halves the bytes sent.",
-        type=click.Choice([NONE, FP16]),
-    ),
-    _option(
-        "batch_norm",
-        "Statistics of each rank's own batch, or of all ranks' together.",
-        type=click.Choice([LOCAL, SYNCHRONISED]),
-    ),
-    _option("xla", "Compile the forward and backward pass with XLA.", is_flag=True),
+    _option("precision", "What layers compute in; weights stay float32, and float16 has its loss scaled."),
+    _option("compression", "What gradients are sent as: fp16 halves the bytes sent."),
+    _option("batch_norm", "Statistics of each rank's own batch, or of all ranks' together."),
+    _option("xla", "Compile the forward and backward pass with XLA."),
     _option(
         "augment",
         "What to do at random to training pictures: some of crop (a part of the picture, resized), flip (left for"
@@ -185,14 +173,12 @@ RECIPE_OPTIONS = (
         "crop",
         "Side of the pictures that the model sees, in pixels; cut from the middle without --augment crop, and for"
         " evaluation. Default: the slices' size.",
-        type=int,
         metavar="SIZE",
     ),
     _option("crop_area", "With --augment crop: the least part of a picture that is cut out.", metavar="FRACTION"),
     _option(
         "drop_last",
         "Leave out what does not fill a step on every rank, instead of spreading all over steps of nearly equal size.",
-        is_flag=True,
     ),
     _option("seed", "Seed of the first weights and of the order of examples."),
 )

@@ -5,6 +5,7 @@ It imports no TensorFlow: --help and a wrong option answer at once.
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage.place import DATA_PLACE, default_data_place
 from train.config.reader_options import reading_options
 from train.config.recipe import Recipe
-from train.config.recipe_options import RECIPE_OPTIONS, refuse_given_without_effect
+from train.config.recipe_options import RECIPE_OPTIONS, option, refuse_given_without_effect
 from train.config.settings import (
     AUTO,
     BEST,
@@ -42,6 +43,13 @@ from train.reader.config import ReaderOptions
 
 # RINGSLICE_EPOCHS=3 is --epochs 3; an option whose parameter has another name gives its variable itself
 ENVIRONMENT_PREFIX = "RINGSLICE"
+
+
+def script(name: str, example: str) -> Callable[[Any], click.Command]:
+    """A decorator that makes the command of a script, whose options are also environment variables."""
+    settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
+    return click.command(name, context_settings=settings, epilog=f"Example: {example}")
+
 
 DATA = click.option(
     "--data",
@@ -80,6 +88,7 @@ EVALUATION_STRATEGY = click.option(
 JSON = click.option("--json", is_flag=True, help="Print the summary as JSON on standard output.")
 VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each rank, and every count of the summary.")
 
+_option = partial(option, Settings)
 _OPTIONS = (
     DATA,
     NAME,
@@ -95,51 +104,46 @@ _OPTIONS = (
         " pipeline and tensor-parallel, likewise, but each rank has a part of the model: consecutive layers; or"
         " some branches, and parts of pairs of linear layers. A run can go on with another one of the same framework.",
     ),
-    click.option(
-        "--model-ranks",
-        type=int,
-        metavar="M",
-        help=f"Ranks that share one copy of the model, of --strategy {' and '.join(DIVIDED)}: N ranks have N/M"
+    _option(
+        "model_ranks",
+        f"Ranks that share one copy of the model, of --strategy {' and '.join(DIVIDED)}: N ranks have N/M"
         " copies, each with its own share of the data. Default: all ranks share one.",
+        metavar="M",
     ),
-    click.option(
-        "--micro-batches",
-        type=int,
+    _option(
+        "micro_batches",
+        f"Parts of a batch that --strategy {PIPELINE} computes at the same time. Default: {MICRO_BATCHES}.",
         metavar="N",
-        help=f"Parts of a batch that --strategy {PIPELINE} computes at the same time. Default: {MICRO_BATCHES}.",
     ),
     click.option(
         "--pipeline-schedule",
         type=click.Choice([ONE_F_ONE_B, GPIPE]),
         help=f"Order of the micro-batches: {ONE_F_ONE_B} (default) has activations of few of them, {GPIPE} of all.",
     ),
-    click.option(
-        "--replicas",
-        type=int,
+    _option(
+        "replicas",
+        "Copies of the model of --strategy mirrored. Default: one for each GPU; without a GPU, one.",
         metavar="N",
-        help="Copies of the model of --strategy mirrored. Default: one for each GPU; without a GPU, one.",
     ),
-    click.option(
-        "--group",
-        type=int,
+    _option(
+        "group",
+        "Train on the slices of one group of workers only, from 0 (ringslice shard --groups). Default: all.",
         metavar="N",
-        help="Train on the slices of one group of workers only, from 0 (ringslice shard --groups). Default: all.",
     ),
     *RECIPE_OPTIONS,
-    click.option("--epochs", type=int, default=EPOCHS, show_default=True, help="Passes over the training split."),
-    click.option("--max-steps", type=int, metavar="N", help="Stop after this many steps, in mid-epoch too."),
-    click.option(
-        "--until-accuracy",
-        type=float,
+    option(Stopping, "epochs", "Passes over the training split.", default=EPOCHS),
+    option(Stopping, "max_steps", "Stop after this many steps, in mid-epoch too.", metavar="N"),
+    option(
+        Stopping,
+        "until_accuracy",
+        "Stop after the epoch with this accuracy on the validation split (the test split if there is none).",
         metavar="FRACTION",
-        help="Stop after the epoch with this accuracy on the validation split (the test split if there is none).",
     ),
-    click.option(
-        "--patience",
-        type=int,
+    option(
+        Stopping,
+        "patience",
+        "Stop when so many epochs in a row were no better than one before. The result is that of the best weights.",
         metavar="EPOCHS",
-        help="Stop when so many epochs in a row were no better than one before. The result is that of the best"
-        " weights.",
     ),
     click.option(
         "--max-time",
@@ -159,38 +163,28 @@ _OPTIONS = (
         help="Go on with the run (that of the highest number without --run) from its newest checkpoint that is whole,"
         " if it has any; in mid-epoch too, and with any number of ranks. --resume alone is --resume auto.",
     ),
-    click.option(
-        "--checkpoint-steps",
-        type=int,
-        default=Settings.checkpoint_steps,
+    _option(
+        "checkpoint_steps",
+        "Leave a checkpoint every N steps, in the background. Default: at the end of each epoch only.",
         metavar="N",
-        help="Leave a checkpoint every N steps, in the background. Default: at the end of each epoch only.",
+        show_default=False,
     ),
-    click.option(
-        "--keep",
-        type=int,
-        default=Settings.keep,
-        show_default=True,
-        metavar="N",
-        help="Checkpoints to keep: the N newest, and the one with the best accuracy on the validation split (the test"
+    _option(
+        "keep",
+        "Checkpoints to keep: the N newest, and the one with the best accuracy on the validation split (the test"
         " split if there is none).",
-    ),
-    click.option(
-        "--checkpoint-failures",
-        type=int,
-        default=Settings.checkpoint_failures,
-        show_default=True,
         metavar="N",
-        help="End when so many checkpoints in a row could not be written. The next checkpoint is the next try; the last"
+    ),
+    _option(
+        "checkpoint_failures",
+        "End when so many checkpoints in a row could not be written. The next checkpoint is the next try; the last"
         " one of a run must be written.",
-    ),
-    click.option(
-        "--commit-steps",
-        type=int,
-        default=Settings.commit_steps,
-        show_default=True,
         metavar="N",
-        help="In an elastic run: steps between commits. A rank that dies costs the steps since the last one.",
+    ),
+    _option(
+        "commit_steps",
+        "In an elastic run: steps between commits. A rank that dies costs the steps since the last one.",
+        metavar="N",
     ),
     STALL_TIMEOUT,
     click.option(
@@ -200,12 +194,15 @@ _OPTIONS = (
         show_default=True,
         help="Where to train: auto takes a GPU for each rank if the framework sees any; gpu fails if it sees none.",
     ),
-    click.option(
-        "--deterministic/--no-deterministic",
-        help="The same weights bit for bit each time, with the same number of ranks and of cores for each.",
+    _option(
+        "deterministic",
+        "The same weights bit for bit each time, with the same number of ranks and of cores for each.",
+        show_default=False,
     ),
-    click.option(
-        "--audit/--no-audit", help="Every rank writes down the keys of the examples it consumed, under the run."
+    _option(
+        "audit",
+        "Every rank writes down the keys of the examples it consumed, under the run.",
+        show_default=False,
     ),
     JSON,
     VERBOSE,
@@ -216,24 +213,25 @@ _OPTIONS = (
 def command(start: Callable[[Settings, Monitor], None]) -> click.Command:
     """The command line; ``start`` is called with the settings and the monitor of this rank."""
 
-    def run(monitor: Monitor, reading: ReaderOptions, **values: Any) -> None:
+    @script("train/main.py", "horovodrun -np 8 train/main.py --data data/flowers --recipe fashion --epochs 20")
+    @add_options(*_OPTIONS)
+    @reading_options
+    @add_options(*ENVIRONMENT_OPTIONS)
+    @with_monitor
+    def run(monitor: Monitor, /, reading: ReaderOptions, **values: Any) -> None:
+        """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
+
+        After each epoch it evaluates on the validation split (the test split if there is none), and writes a checkpoint
+        under ROOT/runs; at the end it evaluates every example of the test split exactly once.
+
+        With PyTorch: torchrun --nproc-per-node 8 -- train/main.py --strategy ddp
+
+        Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
+        train/main.py
+        """
         recipe, stopping = ({each.name: values.pop(each.name) for each in fields(of)} for of in (Recipe, Stopping))
         settings = Settings(recipe=Recipe(**recipe), stopping=Stopping(**stopping), reading=reading, **values)
         refuse_given_without_effect(settings.recipe)
         start(settings, monitor)
 
-    run.__doc__ = """Train a model on the slices of a dataset, on as many ranks as horovodrun starts.
-
-    After each epoch it evaluates on the validation split (the test split if there is none), and writes a checkpoint
-    under ROOT/runs; at the end it evaluates every example of the test split exactly once.
-
-    With PyTorch: torchrun --nproc-per-node 8 -- train/main.py --strategy ddp
-
-    Elastic, with ranks that come and go: horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script SCRIPT
-    train/main.py"""
-    decorated: Any = reading_options(add_options(*ENVIRONMENT_OPTIONS)(with_monitor(run)))
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    settings = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": ENVIRONMENT_PREFIX}
-    epilog = "Example: horovodrun -np 8 train/main.py --data data/flowers --recipe fashion --epochs 20"
-    return click.command("train/main.py", context_settings=settings, epilog=epilog)(decorated)
+    return run
