@@ -4,8 +4,8 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from threading import Timer
 from typing import Any, TypeVar
@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from etl.errors import EnvironmentFailure, UsageError
 from etl.slices.manifest import Manifest
@@ -29,7 +27,8 @@ from train.parallel.cores import own_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
 from train.parallel.endings import LOST
 from train.strategies import Strategy
-from train.torch_backend.models import has_unused_weights, is_out_of_memory
+from train.torch_backend.models import is_out_of_memory
+from train.torch_backend.replicas import DataParallel
 from train.torch_backend.trainer import TorchTrainer
 
 T = TypeVar("T")
@@ -94,54 +93,6 @@ class ProcessGroup(Collective):
         """Wait for all ranks: those that end first must not look like lost ones."""
         self._monitor.phase("leaving the other ranks")
         self._await_all()
-
-
-class DataParallel:
-    """One copy of the model on each process of a collective; see `train.torch_backend.trainer.Replicas`.
-
-    ``group`` has the processes to sum over: by default all of them.
-    """
-
-    def __init__(self, collective: Collective, group: torch.distributed.ProcessGroup | None = None) -> None:
-        self._collective, self._group = collective, group
-        self.rank, self.size = collective.rank, collective.size
-
-    def part(self, build: Callable[[], nn.Module]) -> nn.Module:
-        """The whole model: each process has a copy."""
-        return build()
-
-    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
-        """``model`` within DistributedDataParallel; alone it is left as it is. Buffers are not broadcast."""
-        if self.size == 1:
-            return model
-        is_partial = has_unused_weights(model, pixels)
-        with warnings.catch_warnings():  # the option has another name in newer versions
-            warnings.simplefilter("ignore")
-            return DistributedDataParallel(
-                model,
-                broadcast_buffers=False,  # the trainer averages them
-                find_unused_parameters=is_partial,  # takes time in each step
-            )
-
-    def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
-        """DistributedDataParallel's ``no_sync``."""
-        context: AbstractContextManager[None] = net.no_sync() if self.size > 1 else nullcontext()
-        return context
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor``, in whose memory the sum over the group is then."""
-        if self.size > 1:
-            torch.distributed.all_reduce(tensor, group=self._group)
-        return tensor
-
-    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
-        """Set ``tensors``, in place, to those of process ``root``."""
-        for each in tensors if self.size > 1 else ():
-            torch.distributed.broadcast(each.detach(), root)
-
-    def broadcast_object(self, value: T, root: int) -> T:
-        """The value of process ``root``, pickled."""
-        return self._collective.broadcast_object(value, root)
 
 
 class Ddp(Strategy):

@@ -22,9 +22,10 @@ from train.config.settings import Settings
 from train.parallel.collective import Collective
 from train.parallel.devices import Device
 from train.strategies import Strategy
-from train.strategies.ddp import DataParallel, collective_timeout
+from train.strategies.ddp import collective_timeout
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.models import build_on_meta
+from train.torch_backend.replicas import DataParallel
 from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
 
 
@@ -33,7 +34,7 @@ class ModelParallel(DataParallel):
 
     def __init__(self, collective: Collective, mesh: DeviceMesh) -> None:
         super().__init__(collective, mesh.get_group(COPIES))
-        self.collective, self.mesh = collective, mesh
+        self.mesh = mesh
         self.rank, self.size = mesh.get_local_rank(COPIES), mesh.size(0)
         self.part_rank, self.parts = mesh.get_local_rank(PARTS), mesh.size(1)
         self.part_group = mesh.get_group(PARTS)

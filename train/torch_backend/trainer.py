@@ -2,11 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,45 +27,12 @@ from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed, statistics_of
 from train.torch_backend.models import build
 from train.torch_backend.optimizer import RecipeOptimizer
+from train.torch_backend.replicas import DataParallel
 from train.torch_backend.step_timer import StepTimer
 
 Shape = tuple[int, ...]
 
 DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
-
-
-class Replicas(Protocol):
-    """The processes that train copies of the model, ``size`` in all, and how they reduce what each has computed."""
-
-    rank: int
-    size: int
-
-    def part(self, build: Callable[[], nn.Module]) -> nn.Module:
-        """The part that this process has of the model that ``build`` makes: all of it, if it has a copy."""
-        ...
-
-    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
-        """The part of the model as a module whose backward pass gives the mean of the gradients of all copies.
-
-        ``pixels`` are any that it takes, of two examples.
-        """
-        ...
-
-    def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:
-        """Surround a part of a step: gradients of the wrapped ``net`` are added up on this process only."""
-        ...
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor``, which becomes the sum over all processes."""
-        ...
-
-    def broadcast(self, tensors: Sequence[torch.Tensor], root: int) -> None:
-        """Give every process the values that process ``root`` has."""
-        ...
-
-    def broadcast_object(self, value: Any, root: int) -> Any:
-        """The value that process ``root`` has."""
-        ...
 
 
 class TorchTrainer:
@@ -78,7 +45,7 @@ class TorchTrainer:
 
     is_divided = False
 
-    def __init__(self, settings: Settings, manifest: Manifest, replicas: Replicas, device: torch.device) -> None:
+    def __init__(self, settings: Settings, manifest: Manifest, replicas: DataParallel, device: torch.device) -> None:
         recipe = settings.recipe
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -262,7 +229,7 @@ class TorchTrainer:
     def broadcast_state(self, root: int = 0) -> None:
         """Give all ranks the tensors and the loss scaling of rank ``root``."""
         self._replicas.broadcast(list(self._tensors.values()), root)
-        self.optimizer.load_scaling(self._replicas.broadcast_object(self.optimizer.scaling(), root))
+        self.optimizer.load_scaling(self._replicas.collective.broadcast_object(self.optimizer.scaling(), root))
 
     def digests(self) -> list[tuple[str, str]]:
         """Group and name of each tensor, as "model/NAME", and the SHA-256 of its bytes."""

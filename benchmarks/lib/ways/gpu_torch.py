@@ -19,7 +19,8 @@ from train.reader.batches import RecordBatch
 from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
 from train.reader.reader import SplitReader
-from train.strategies.ddp import DataParallel, take_device
+from train.strategies.ddp import take_device
+from train.torch_backend.replicas import DataParallel
 from train.torch_backend.trainer import TorchTrainer
 
 SPLIT, SEED, RATE = "train", 0, 0.1

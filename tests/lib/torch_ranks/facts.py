@@ -17,9 +17,9 @@ from etl.slices.manifest import Manifest
 from train.config.recipe import Recipe
 from train.config.settings import Settings
 from train.parallel.collective import Alone
-from train.strategies.ddp import DataParallel
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.models import BUILDERS, build, build_on_meta
+from train.torch_backend.replicas import DataParallel
 from train.torch_backend.trainer import TorchTrainer
 
 SIDE, CLASSES, BATCH = 4, 3, 8

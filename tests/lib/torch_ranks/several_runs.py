@@ -29,10 +29,11 @@ from train.monitor.rank_log import RunLog
 from train.parallel.collective import Alone
 from train.parallel.cores import claim_cores
 from train.strategies import Strategy
-from train.strategies.ddp import DataParallel, Ddp, run_ddp
+from train.strategies.ddp import Ddp, run_ddp
 from train.strategies.divided_model import DividedModel, ModelParallel
 from train.strategies.pipeline import Pipeline, PipelineTrainer
 from train.strategies.tensor_parallel import OwnBranches, ShardDivision, TensorParallel
+from train.torch_backend.replicas import DataParallel
 
 
 def lose_gradients(trainer: PipelineTrainer, *arguments: Any) -> torch.Tensor:
