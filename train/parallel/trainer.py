@@ -1,12 +1,14 @@
 """What a framework provides to the loop: a trainer, and the results of its steps. Imports no framework."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from etl.errors import UsageError
 from train.checkpoints.safetensors_file import Arrays
 from train.reader.batches import RecordBatch
 
@@ -124,3 +126,18 @@ class Trainer(Protocol):
     def first_not_finite(self) -> str:
         """The path of the first variable that has a value which is not finite; equal on all ranks; empty if none."""
         ...
+
+
+def require_same(source: str, group: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise UsageError if the variables of ``source`` have other names or kinds than the trainer's in this group."""
+    for name in sorted(dict(ours.items() ^ theirs.items())):
+        there, here = (found.get(name, "missing") for found in (theirs, ours))
+        raise UsageError(
+            f"{source} is of another {group}: {name} is {there} there, {here} here; give the --model it was made with,"
+            " or another --run"
+        )
+
+
+def digests_of(arrays: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[tuple[str, str]]:
+    """The name of each array and the SHA-256 of its bytes."""
+    return [(name, hashlib.sha256(np.ascontiguousarray(each).tobytes()).hexdigest()) for name, each in arrays]

@@ -21,12 +21,14 @@ from train.checkpoints.safetensors_file import Arrays
 from train.config.settings import Settings
 from train.parallel.collective import Collective
 from train.parallel.devices import Device
+from train.parallel.trainer import digests_of, require_same
 from train.strategies import Strategy
 from train.strategies.ddp import collective_timeout
+from train.strategies.division import Shape
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.models import build_on_meta
 from train.torch_backend.replicas import DataParallel
-from train.torch_backend.trainer import Shape, TorchTrainer, digests_of, first_not_finite_of, require_shapes
+from train.torch_backend.trainer import TorchTrainer, first_not_finite_of, to_numpy
 
 
 class ModelParallel(DataParallel):
@@ -181,11 +183,13 @@ class DividedTrainer(TorchTrainer):
         """Keep arrays of the whole model for the next `broadcast_state`. Raises UsageError if names or shapes are not
         those of the whole model.
         """
-        shapes: dict[str, dict[str, Shape]] = {}
-        for name, each in self._wholes.items():
-            group, _, key = name.partition("/")
-            shapes.setdefault(group, {})[key] = each.shape
-        require_shapes(shapes, state, source)
+        for group, arrays in state.items():
+            ours = {
+                name.removeprefix(f"{group}/"): each.shape
+                for name, each in self._wholes.items()
+                if name.startswith(f"{group}/")
+            }
+            require_same(source, group, {name: each.shape for name, each in arrays.items()}, ours)
         self._pending = state
 
     @torch.no_grad()
@@ -220,10 +224,8 @@ class DividedTrainer(TorchTrainer):
         """As `TorchTrainer.digests`, of the tensors of this rank; names of shards have the number of their part."""
         part = f" of part {self._parts.part_rank}"
         return digests_of(
-            {
-                name if divided_dimension(each) is None else f"{name}{part}": local(each)
-                for name, each in self._tensors.items()
-            }
+            (name if divided_dimension(each) is None else f"{name}{part}", to_numpy(local(each)))
+            for name, each in self._tensors.items()
         )
 
     def first_not_finite(self) -> str:

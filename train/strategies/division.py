@@ -12,7 +12,8 @@ from torch import nn
 from etl.errors import UsageError
 from train.monitor.messages import first_line
 from train.torch_backend.models import is_out_of_memory
-from train.torch_backend.trainer import Shape
+
+Shape = tuple[int, ...]
 
 ROUNDS = 3  # of measuring, of which the fastest counts: others may have begun, or been disturbed
 

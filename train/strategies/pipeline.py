@@ -21,9 +21,9 @@ from train.config.settings import GPIPE, MICRO_BATCHES, PIPELINE, Settings
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
 from train.strategies.divided_model import DividedModel, DividedTrainer, ModelParallel
-from train.strategies.division import balance, is_plain, join_without_weights, measure
+from train.strategies.division import Shape, balance, is_plain, join_without_weights, measure
 from train.torch_backend.feed import PixelBatch
-from train.torch_backend.trainer import DTYPES, Shape
+from train.torch_backend.trainer import DTYPES
 
 
 class Stage(nn.Module):

@@ -21,10 +21,10 @@ from train.config.settings import TENSOR_PARALLEL, Settings
 from train.parallel.collective import Collective
 from train.runs.consistency import counted
 from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, ModelParallel
-from train.strategies.division import is_plain, measure, spread
+from train.strategies.division import Shape, is_plain, measure, spread
 from train.torch_backend.branches import SUM, Branches
 from train.torch_backend.feed import PixelBatch
-from train.torch_backend.trainer import Shape, TorchTrainer
+from train.torch_backend.trainer import TorchTrainer
 
 # What may be between the layers of a pair: each element by itself, without random numbers.
 ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity)

@@ -4,7 +4,6 @@ To read a number from a GPU waits for all that the GPU has to do. So the numbers
 which copies them to the host while it computes.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from train.checkpoints.safetensors_file import Arrays
 from train.config.augmentation import NOTHING, Augmentation
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
-from train.parallel.trainer import StepOfRank, StepResult
+from train.parallel.trainer import StepOfRank, StepResult, digests_of, require_same
 from train.reader.batches import RecordBatch
 from train.runs.metrics import now
 from train.tf_backend.batch_norm import synchronised
@@ -32,7 +31,6 @@ from train.tf_backend.feed import PixelBatch, PixelBatches, PixelFeed
 from train.tf_backend.optimizer import make_optimizer
 from train.tf_backend.records_op import why_not_native
 from train.tf_backend.steps import NO_NUMBERS, Replicas, compile_evaluate_step, compile_train_step
-from train.tf_backend.variables import Groups, assign, snapshot
 
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 
@@ -83,7 +81,7 @@ class TrainedModel:
         return [f"the reader's native op is {reason}, so examples take more time; run: make install"] if reason else []
 
     @property
-    def _groups(self) -> Groups:
+    def _groups(self) -> Mapping[str, Sequence[Any]]:
         """All that a checkpoint contains; each group is a file of it."""
         return {"model": self.model.weights, "optimizer": self.optimizer.variables}
 
@@ -92,23 +90,39 @@ class TrainedModel:
         return [each for group in self._groups.values() for each in group]
 
     def state(self) -> dict[str, Arrays]:
-        return snapshot(self._groups)
+        return {
+            group: {_name(number, each): each.numpy() for number, each in enumerate(variables)}
+            for group, variables in self._groups.items()
+        }
 
     def load_state(self, state: Mapping[str, Arrays], source: str) -> None:
-        assign({group: self._groups[group] for group in state}, state, source)
+        for group, arrays in state.items():
+            ours = {_name(number, each): _kind(each) for number, each in enumerate(self._groups[group])}
+            require_same(source, group, {name: _kind(each) for name, each in arrays.items()}, ours)
+        for group, arrays in state.items():
+            for number, each in enumerate(self._groups[group]):
+                each.assign(arrays[_name(number, each)])
 
     def broadcast_state(self, root: int = 0) -> None:
         self._replicas.broadcast(self._variables, root)
 
     def digests(self) -> list[tuple[str, str]]:
-        arrays = ((each.path, np.ascontiguousarray(each.numpy())) for each in self._variables)
-        return [(path, hashlib.sha256(array.tobytes()).hexdigest()) for path, array in arrays]
+        return digests_of((each.path, each.numpy()) for each in self._variables)
 
     def first_not_finite(self) -> str:
         floating = [each for each in self._variables if tf.as_dtype(each.dtype).is_floating]
         checks = [tf.reduce_all(tf.math.is_finite(each.value)) for each in floating]
         results = zip(floating, tf.stack(checks).numpy() if checks else (), strict=True)
         return next((str(variable.path) for variable, is_finite in results if not is_finite), "")
+
+
+def _name(number: int, variable: Any) -> str:
+    return f"{number:04d}-{variable.name}"  # not its path, which counts the models that a process made before
+
+
+def _kind(values: Any) -> str:
+    """The dtype and the shape of a variable or an array."""
+    return f"{values.dtype} of shape {tuple(values.shape)}"
 
 
 class KerasTrainer(TrainedModel):

@@ -1,25 +1,22 @@
 """PyTorch's trainer: a model and its optimizer, and steps with them; the results of a step are read one step later."""
 
-import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.checkpoints.safetensors_file import Arrays
 from train.config.augmentation import Augmentation
 from train.config.recipe import BFLOAT16, FLOAT16, FLOAT32, SYNCHRONISED
 from train.config.settings import Settings
-from train.parallel.trainer import StepOfRank, StepResult
+from train.parallel.trainer import StepOfRank, StepResult, digests_of, require_same
 from train.reader.batches import RecordBatch
 from train.reader.intervals import run_of
 from train.runs.metrics import now
@@ -29,8 +26,6 @@ from train.torch_backend.models import build
 from train.torch_backend.optimizer import RecipeOptimizer
 from train.torch_backend.replicas import DataParallel
 from train.torch_backend.step_timer import StepTimer
-
-Shape = tuple[int, ...]
 
 DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 
@@ -203,7 +198,7 @@ class TorchTrainer:
         "optimizer"; that has the state of the loss scaling as float64 scalars, too, with --precision float16.
         """
         state = {
-            group: {name: each.detach().cpu().numpy().copy() for name, each in named.items()}
+            group: {name: to_numpy(each).copy() for name, each in named.items()}
             for group, named in self._groups.items()
         }
         state["optimizer"] |= self.optimizer.scaling()
@@ -215,10 +210,10 @@ class TorchTrainer:
         Raises UsageError if names or shapes are others; ``source`` is where they are from, for its message.
         """
         groups = self._groups
-        shapes = {
-            group: {name: tuple(each.shape) for name, each in tensors.items()} for group, tensors in groups.items()
-        }
-        require_shapes(shapes, state, source, set(self.optimizer.scaling()))
+        scaling = self.optimizer.scaling()
+        for group, arrays in state.items():
+            theirs = {name: each.shape for name, each in arrays.items() if name not in scaling}
+            require_same(source, group, theirs, {name: tuple(each.shape) for name, each in groups[group].items()})
         with torch.no_grad():
             for group, arrays in state.items():
                 for name, each in groups[group].items():
@@ -233,32 +228,16 @@ class TorchTrainer:
 
     def digests(self) -> list[tuple[str, str]]:
         """Group and name of each tensor, as "model/NAME", and the SHA-256 of its bytes."""
-        return digests_of(self._tensors)
+        return digests_of((name, to_numpy(each)) for name, each in self._tensors.items())
 
     def first_not_finite(self) -> str:
         """ "GROUP/NAME" of the first tensor with a value that is not finite; empty if there is none."""
         return first_not_finite_of(self._tensors)
 
 
-def require_shapes(
-    ours: Mapping[str, Mapping[str, Shape]], state: Mapping[str, Arrays], source: str, ignored: Collection[str] = ()
-) -> None:
-    """Raise UsageError if the arrays of ``state`` differ from ``ours`` in names or shapes, by group."""
-    for group, arrays in state.items():
-        theirs: dict[str, Any] = {name: each.shape for name, each in arrays.items() if name not in ignored}
-        if different := sorted(dict(ours[group].items() ^ theirs.items())):
-            name = different[0]
-            there, here = (found.get(name, "missing") for found in (theirs, ours[group]))
-            raise UsageError(
-                f"{source} is of another {group}: {name} is {there} there, {here} here; give the --model it was"
-                " made with, or another --run"
-            )
-
-
-def digests_of(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    """The name of each tensor and the SHA-256 of its bytes."""
-    arrays = ((name, np.ascontiguousarray(each.detach().cpu().numpy())) for name, each in tensors.items())
-    return [(name, hashlib.sha256(array.tobytes()).hexdigest()) for name, array in arrays]
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The values of a tensor; those of one on the CPU are in the same memory."""
+    return tensor.detach().cpu().numpy()
 
 
 def first_not_finite_of(tensors: Mapping[str, torch.Tensor]) -> str:
