@@ -23,9 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from etl.stages.names import METRICS_FOLDER
-from etl.storage.atomic import replace_bytes
-from etl.storage.place import Place
 from train.parallel.usage import Usage
 from train.runs.position import Position
 
@@ -125,31 +122,12 @@ def skipped(split: str, examples: float) -> dict[str, int]:
     return {f"{split}_skipped": int(examples)} if examples else {}
 
 
-class MetricsFiles:
-    """Of a run; rank 0 writes them."""
-
-    def __init__(self, run: Place, staging: Place) -> None:
-        self._folder = run / METRICS_FOLDER
-        self._staging = staging
-
-    def publish(self, lines: Sequence[Line]) -> None:
-        """Write down what was measured since the last time."""
-        last = lines[-1]["step"]
-        first = min((line["step"] for line in lines if line["kind"] == "step"), default=last + 1)
-        content = "".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines)
-        replace_bytes(self._folder / f"steps-{first:09d}-{last:09d}.jsonl", self._staging, content.encode())
-
-    def roll_back(self, step: int) -> None:
-        """Delete the files of steps after ``step``, which are to be taken again."""
-        delete_after(step, self._folder, FILE_NAME)
-
-
-def delete_after(step: int, folder: Place, pattern: re.Pattern[str]) -> None:
-    """Delete the files whose names, by the second group of ``pattern``, end with a later step."""
-    for info in folder.children():
-        name = pattern.fullmatch(info.base_name)
-        if name is not None and int(name[2]) > step:
-            (folder / info.base_name).delete()
+def metrics_file(lines: Sequence[Line]) -> tuple[str, bytes]:
+    """The name and the content of the file of these lines. Pure."""
+    last = lines[-1]["step"]
+    first = min((line["step"] for line in lines if line["kind"] == "step"), default=last + 1)
+    content = "".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines)
+    return f"steps-{first:09d}-{last:09d}.jsonl", content.encode()
 
 
 def lines_until(position: Position, lines: Iterable[Line]) -> list[Line]:

@@ -6,9 +6,14 @@ from threading import Lock, Thread
 
 from etl.errors import EnvironmentFailure, explain
 from etl.progress import log
+from etl.stages.names import METRICS_FOLDER
+from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
-from train.runs.metrics import Line, MetricsFiles
-from train.runs.tensorboard_events import Summaries
+from train.runs.metrics import FILE_NAME, Line, metrics_file
+from train.runs.tensorboard_events import EVENTS_NAME, FOLDER, events_file
+
+# by folder: the names of its files, whose second group is their last step, and what makes one of some lines
+FILES = ((METRICS_FOLDER, FILE_NAME, metrics_file), (FOLDER, EVENTS_NAME, events_file))
 
 
 class MetricsWriter:
@@ -18,7 +23,7 @@ class MetricsWriter:
     """
 
     def __init__(self, run: Place, staging: Place, lines: list[Line]) -> None:
-        self._files = MetricsFiles(run, staging), Summaries(run, staging)
+        self._run_folder, self._staging = run, staging
         self._lines = lines
         self._cuts: list[int] = []  # ascending
         self._lock = Lock()
@@ -33,10 +38,10 @@ class MetricsWriter:
             self._thread = Thread(target=self._run, name="metrics", daemon=True)
             self._thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Return when no thread is at work, or after ``timeout_s``."""
+    def wait(self) -> None:
+        """Return when the thread, if there is one, has ended."""
         if self._thread is not None:
-            self._thread.join(timeout_s)
+            self._thread.join()
 
     def cut(self, step: int) -> None:
         """End a file with the lines up to ``step``, because there is a checkpoint: a resume deletes those after it."""
@@ -46,11 +51,12 @@ class MetricsWriter:
         """Write the lines that there are now."""
         with self._lock:
             now = self._lines.copy()
-            for _, each in groupby(now, lambda line: bisect_left(self._cuts, line["step"])):
-                lines = list(each)
+            for _, group in groupby(now, lambda line: bisect_left(self._cuts, line["step"])):
+                lines = list(group)
                 try:
-                    for files in self._files:
-                        files.publish(lines)
+                    for folder, _, make in FILES:
+                        name, content = make(lines)
+                        replace_bytes(self._run_folder / folder / name, self._staging, content)
                 except (OSError, EnvironmentFailure) as error:
                     _, why = explain(error) or (0, "")
                     log("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
@@ -60,8 +66,11 @@ class MetricsWriter:
 
     def roll_back(self, step: int) -> None:
         """Delete the files of steps after ``step``, which are to be taken again."""
-        for files in self._files:
-            files.roll_back(step)
+        for folder, pattern, _ in FILES:
+            for info in (self._run_folder / folder).children():
+                name = pattern.fullmatch(info.base_name)
+                if name is not None and int(name[2]) > step:
+                    (self._run_folder / folder / info.base_name).delete()
 
     def _run(self) -> None:
         try:

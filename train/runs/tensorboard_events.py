@@ -15,34 +15,21 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from etl.formats.records import frame
-from etl.storage.atomic import replace_bytes
-from etl.storage.place import Place
-from train.runs.metrics import PARTS, SECONDS, Line, delete_after
+from train.runs.metrics import PARTS, SECONDS, Line
 
 FOLDER = "tensorboard"
 VERSION = "brain.Event:2"
 WINDOWS = 100  # of the steps between two checkpoints: what a curve can show, in a fraction of the bytes
 EPOCH = ".epoch"  # after the name of a file that ends with an epoch: its steps may be in a file of the same second
-_NAME = re.compile(rf"events\.out\.tfevents\.(\d+)\.(\d+)({re.escape(EPOCH)})?")
+EVENTS_NAME = re.compile(rf"events\.out\.tfevents\.(\d+)\.(\d+)({re.escape(EPOCH)})?")
 
 
-class Summaries:
-    """Of a run; rank 0 writes them."""
-
-    def __init__(self, run: Place, staging: Place) -> None:
-        self._folder = run / FOLDER
-        self._staging = staging
-
-    def publish(self, lines: Sequence[Line]) -> None:
-        """Write down these lines of metrics."""
-        last = lines[-1]
-        seconds = int(_seconds(last))  # TensorBoard reads files by their names, which begin with a time
-        name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}{EPOCH if last['kind'] == 'epoch' else ''}"
-        replace_bytes(self._folder / name, self._staging, events_of(lines))
-
-    def roll_back(self, step: int) -> None:
-        """Delete the files of steps after ``step``, which are to be taken again."""
-        delete_after(step, self._folder, _NAME)
+def events_file(lines: Sequence[Line]) -> tuple[str, bytes]:
+    """The name and the content of the file with the curves of these lines. Pure."""
+    last = lines[-1]
+    seconds = int(_seconds(last))  # TensorBoard reads files by their names, which begin with a time
+    name = f"events.out.tfevents.{seconds:010d}.{last['step']:09d}{EPOCH if last['kind'] == 'epoch' else ''}"
+    return name, events_of(lines)
 
 
 def events_of(lines: Sequence[Line]) -> bytes:
