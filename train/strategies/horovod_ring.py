@@ -21,7 +21,7 @@ from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, Number, Operation
 from train.strategies import Strategy
 from train.tf_backend.devices import take_device
-from train.tf_backend.steps import OneCopy
+from train.tf_backend.steps import Replicas
 from train.tf_backend.trainer import KerasTrainer
 from train.toolchain.horovod_changes import INIT_ERROR
 
@@ -101,7 +101,7 @@ class Ring(Collective):
         hvd.shutdown()
 
 
-class RingReplicas(OneCopy):
+class RingReplicas(Replicas):
     """The copies of the model on the ranks of a ring: `train.tf_backend.steps.Replicas` by Horovod's operations."""
 
     def __init__(self, ring: Ring, monitor: Monitor) -> None:

@@ -20,12 +20,13 @@ from train.parallel.collective import Alone, Collective
 from train.parallel.devices import Device
 from train.strategies import Strategy
 from train.tf_backend.devices import take_all_gpus
+from train.tf_backend.steps import Replicas
 from train.tf_backend.trainer import KerasTrainer
 
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
-class MirroredReplicas:
+class MirroredReplicas(Replicas):
     """The copies of the model on the devices of a `tf.distribute` strategy of one process."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -35,8 +36,7 @@ class MirroredReplicas:
 
     def scope(self) -> AbstractContextManager[Any]:
         """`tf.distribute.Strategy.scope`."""
-        context: AbstractContextManager[Any] = self._strategy.scope()
-        return context
+        return self._strategy.scope()
 
     def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[Any]:
         """Columns whose first dimension is divisible by the copies of this process, as per-replica values."""
@@ -55,8 +55,7 @@ class MirroredReplicas:
 
     def local_values(self, value: Any) -> Sequence[tf.Tensor]:
         """The tensors of a per-replica value, by copy."""
-        values: Sequence[tf.Tensor] = self._strategy.experimental_local_results(value)
-        return values
+        return self._strategy.experimental_local_results(value)
 
     def average(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
         """The means of per-replica values over all copies."""

@@ -1,8 +1,9 @@
 """The training step and the evaluation step as graphs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,69 +19,51 @@ NO_NUMBERS = (0.0,) * 4  # of the step before the first
 Step = Callable[..., Any]
 
 
-class Replicas(Protocol):
+class Replicas(ABC):
     """The copies of the model that one step trains, ``size`` in all, and how they reduce what each has computed.
 
-    ``rank`` counts the first copy of this process, which has ``local`` of them. What `run` returns goes to the other
-    methods as it is.
+    ``rank`` counts the first copy of this process, which has ``local`` of them: one, unless a subclass changes it and
+    the methods that divide a batch. What `run` returns goes to the other methods as it is.
     """
 
     rank: int
     size: int
-    local: int
+    local: int = 1
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where variables are made that every copy is to have."""
-        ...
+        return nullcontext()
 
     def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[Any]:
         """The columns of a batch of this process, divided among its copies: in their order, as predictions come back;
         or ``in_turn``, one example to each copy, so that padding, which comes last, is divided evenly, too.
         """
-        ...
+        del in_turn
+        return columns
 
     def run(self, function: Callable[..., Any], columns: Sequence[Any]) -> Any:
         """In a graph, what ``function`` of these columns returns on each copy of this process."""
-        ...
+        return function(*columns)
 
     def local_values(self, value: Any) -> Sequence[tf.Tensor]:
         """In a graph, each copy's value of this process."""
-        ...
+        return [value]
 
+    @abstractmethod
     def average(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
         """In a graph, the mean over all copies of each tensor, all reduced together."""
-        ...
 
+    @abstractmethod
     def average_gradients(self, gradients: Sequence[Any], half: bool = False) -> list[tf.Tensor]:
         """Likewise of each gradient, reduced as soon as it is computed; with ``half`` as float16."""
-        ...
 
+    @abstractmethod
     def sum_in_graph(self, tensor: tf.Tensor) -> tf.Tensor:
         """On a copy, the sum over all copies, differentiable: its gradient is that of all copies' results."""
-        ...
 
+    @abstractmethod
     def broadcast(self, variables: Sequence[Any], root: int) -> None:
         """Give every process the values that process ``root`` has for these Keras variables."""
-        ...
-
-
-class OneCopy:
-    """The part of `Replicas` that is the same wherever a process has one copy of the model."""
-
-    local = 1
-
-    def scope(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def split(self, columns: Sequence[tf.Tensor], in_turn: bool = False) -> Sequence[tf.Tensor]:
-        del in_turn  # there is one
-        return columns
-
-    def run(self, function: Callable[..., Any], columns: Sequence[tf.Tensor]) -> Any:
-        return function(*columns)
-
-    def local_values(self, value: tf.Tensor) -> Sequence[tf.Tensor]:
-        return [value]
 
 
 def compile_train_step(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from train.parallel.collective import Collective, Number, Operation
-from train.tf_backend.steps import OneCopy
+from train.tf_backend.steps import Replicas
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -26,7 +26,7 @@ class Ring:
         self.barrier = threading.Barrier(size, timeout=TIMEOUT_S)
 
 
-class ThreadRank(OneCopy, Collective):
+class ThreadRank(Replicas, Collective):
     """One of them, which has a copy of the model, too. What several ranks reduce must be computed eagerly."""
 
     def __init__(self, ring: Ring, rank: int) -> None:
