@@ -51,8 +51,8 @@ def command(**values: Any) -> None:
     """
     require_one_process()
     with prepare_import(), require_framework(COMMAND):
-        from train.serving.exporter import Export, export_run
-    export_run(Export(**values))
+        from train.serving.exporter import export_run
+    export_run(**values)
 
 
 def require_one_process() -> None:

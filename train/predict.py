@@ -58,8 +58,8 @@ def command(export: str, places: tuple[str, ...], *, data: str, top: int, as_jso
     with files.fetch_export(place) as (folder, marker):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what it logs of a damaged image is in our one line
         with prepare_import(), require_framework(COMMAND):
-            from train.serving.predictor import PredictOptions, Predictor, predict
-        predict(Predictor(folder, marker), images, PredictOptions(top, batch, as_json))
+            from train.serving.predictor import Predictor, predict
+        predict(Predictor(folder, marker), images, top=top, batch=batch, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The export of a run that has a checkpoint: from its weights and its slices' configuration to a SavedModel."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,20 +25,10 @@ from train.strategies.horovod_ring import Horovod
 from train.tf_backend.devices import take_device
 
 
-@dataclass(frozen=True)
-class Export:
-    """What to export, and where to; the options of train/export.py describe each field."""
-
-    data: str
-    name: str | None
-    run: str | None
-    checkpoint: str
-    output: str | None
-    json: bool
-
-
-def export_run(wanted: Export) -> None:
-    """Export as ``wanted`` asks.
+def export_run(
+    *, data: str, name: str | None, run: str | None, checkpoint: str, output: str | None, json: bool
+) -> None:
+    """Export as the options of train/export.py ask.
 
     Raises UsageError if there is no such run or checkpoint, if it is not known any more how its images were
     normalised, or if the export would take the place of something else; DataError for a damaged checkpoint.
@@ -48,31 +37,33 @@ def export_run(wanted: Export) -> None:
     take_device(CPU)
     monitor = Monitor()
     strategy = Horovod(monitor)
-    trained = find_with_slices(wanted.data, wanted.name, wanted.run, wanted.checkpoint)
+    trained = find_with_slices(data, name, run, checkpoint)
     dataset = trained.dataset
     config = find_config(dataset)
-    place = open_place(wanted.output) if wanted.output else open_place(trained.folder) / files.FOLDER
+    place = open_place(output) if output else open_place(trained.folder) / files.FOLDER
     files.require_free(place)  # before the long work
-    run = trained.run_on(dataset, trained.settings(data=wanted.data))
-    trainer = strategy.make_trainer(run.settings, run.manifest)
-    load_weights(run, trainer, trained.marker, monitor)
-    size = run.settings.picture_size(run.manifest)
-    serving = Serving(trainer.model, Preprocessing(run.manifest, config, size), run.manifest.classes)
+    exported = trained.run_on(dataset, trained.settings(data=data))
+    settings, manifest = exported.settings, exported.manifest
+    trainer = strategy.make_trainer(settings, manifest)
+    load_weights(exported, trainer, trained.marker, monitor)
+    size = settings.picture_size(manifest)
+    serving = Serving(trainer.model, Preprocessing(manifest, config, size), manifest.classes)
     facts: dict[str, Any] = {
         "run": trained.name,
         **trained.weights,
-        "model": run.settings.recipe.model,
+        "model": settings.recipe.model,
         "size": list(size),
     }
     with TemporaryDirectory(prefix="ringslice-export-") as made:
-        save(serving, made)
+        with suppress_stderr():  # TensorFlow's messages about it
+            tf.saved_model.save(serving, made, signatures={SIGNATURE: serving.serve})
         trained.require_unchanged()  # the folder of a run that was removed meanwhile is not made again
         size_bytes = sum(each.stat().st_size for each in Path(made).rglob("*") if each.is_file())
         marker = files.write(
             Path(made), place, facts | {"normalize": config.to_json(), "classes": dataset.manifest["classes"]}
         )
     facts |= {"classes": len(marker["classes"]), "bytes": size_bytes, "seconds": round(record.seconds, 1)}
-    Summary("export", str(place), False, facts).show(wanted.json)
+    Summary("export", str(place), False, facts).show(json)
     strategy.collective.close()
 
 
@@ -92,9 +83,3 @@ def find_config(dataset: Dataset) -> NormalizeConfig:
             f" from another; put back its {stage.marker_name} and generations, from where the slices were made"
         )
     return NormalizeConfig.from_json(generation.marker["config"])
-
-
-def save(serving: Serving, folder: str) -> None:
-    """Write a SavedModel, without TensorFlow's messages about it."""
-    with suppress_stderr():
-        tf.saved_model.save(serving, folder, signatures={SIGNATURE: serving.serve})

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ from train.serving.image_files import ImageFile, reason_against
 from train.tf_backend.devices import take_device
 
 Probabilities = npt.NDArray[np.float32]  # of shape (classes,)
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """What to print for each image: the ``top`` likeliest classes, as JSON or not; ``batch`` images are one call."""
-
-    top: int
-    batch: int
-    json: bool
 
 
 class Predictor:
@@ -69,29 +59,28 @@ class Predictor:
         return [reject if isinstance(reject, Reject) else other]
 
 
-def predict(predictor: Predictor, images: Sequence[ImageFile], options: PredictOptions) -> None:
-    """Print what is on ``images``, a line for each, in their order.
+def predict(predictor: Predictor, images: Sequence[ImageFile], *, top: int, batch: int, as_json: bool) -> None:
+    """Print the ``top`` likeliest classes of each of ``images``, in their order; ``batch`` of them are one call.
 
     A file that cannot be used is named on standard error; raises DataError at the end if there was any.
     """
     unusable = 0
-    with Progress("predict", len(images), "images", quiet=len(images) <= options.batch, begins=False) as progress:
-        for first in range(0, len(images), options.batch):
-            batch = images[first : first + options.batch]
-            read = [(image, _read(image)) for image in batch]
+    with Progress("predict", len(images), "images", quiet=len(images) <= batch, begins=False) as progress:
+        for first in range(0, len(images), batch):
+            read = [(image, _read(image)) for image in images[first : first + batch]]
             results = iter(predictor.classify([data for _, data in read if isinstance(data, bytes)]))
             for image, data in read:
                 found = next(results) if isinstance(data, bytes) else data
                 if isinstance(found, np.ndarray) and not np.isfinite(found).all():
                     found = "the model's probabilities for it are not finite"
                 if isinstance(found, np.ndarray):
-                    likeliest = _likeliest(predictor.classes, found, options.top)
-                    print(_line(image.name, likeliest, options.json), flush=True)
+                    likeliest = _likeliest(predictor.classes, found, top)
+                    print(_line(image.name, likeliest, as_json), flush=True)
                 else:
                     why = found if isinstance(found, str) else f"{found.reason}, {found.detail}"
                     log("predict", printable(f"{image.name} cannot be used: {why}", ""))
                     unusable += 1
-            progress.update(first + len(batch))
+            progress.update(first + len(read))
     if unusable:
         raise DataError(
             f"{unusable:,} of {len(images):,} files could not be used; each is named above, with its reason"

@@ -35,7 +35,7 @@ from train.serving import files as export_files
 from train.serving.exif import read_orientation
 from train.serving.exporter import find_config
 from train.serving.image_files import find_images
-from train.serving.predictor import PredictOptions, Predictor, _line, predict
+from train.serving.predictor import Predictor, _line, predict
 from train.serving.preprocess import RawPixels
 
 ALONE = """
@@ -311,7 +311,7 @@ def test_a_probability_that_is_not_finite_is_reported(
     found = [np.full(10, np.nan, np.float32), np.full(10, 0.1, np.float32)]
     monkeypatch.setattr(predictor, "classify", lambda files: found)
     with pytest.raises(DataError, match="1 of 2 files could not be used"):
-        predict(predictor, images, PredictOptions(top=1, batch=32, json=True))
+        predict(predictor, images, top=1, batch=32, as_json=True)
     printed = capsys.readouterr()
     assert "cannot be used: the model's probabilities for it are not finite" in printed.err
     assert json.loads(printed.out)["path"] == images[1].name
