@@ -72,26 +72,15 @@ class Watch:
         self._exit_notice: ExitNotice | None = None
         self._ends_at = float("inf")
         self._unprinted = ""  # the line of a failure, until the main thread prints it
-        self._is_stopped = False
         self._is_printed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch; from now on SIGTERM and SIGINT are this thread's."""
-        self._handlers = {number: signal.signal(number, _leave_to_watch) for number in SIGNALS}
+        for number in SIGNALS:
+            signal.signal(number, _leave_to_watch)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, in the main thread; the process goes on without, and signals do what they did before."""
-        self._is_stopped = True
-        os.write(self._waker, b"\0")
-        self._thread.join()  # it looks at the pipe, and what it does has limits
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        for descriptor in (self._wake, self._waker, self._stderr):
-            os.close(descriptor)
 
     def announce_exit(self, status: int, line: str) -> None:
         """Announce that this rank is about to end with ``status``, and the line it prints ("": another rank reports).
@@ -111,14 +100,6 @@ class Watch:
         """The line is printed: nothing is lost if this process is ended now."""
         self._unprinted = ""
         self._is_printed.set()
-
-    def lost(self) -> list[Lost]:
-        """Which ranks are gone, after Horovod has reported it; within 3 s.
-
-        Those that failed and reported it; else those that sent nothing while this waited; else those that left on
-        purpose. Empty if all are there, and on the ranks of a large ring that do not observe it.
-        """
-        return self._lost(self._status.beat())[0]
 
     def peer_lost(self) -> PeerLost:
         """What to raise if Horovod has reported that a rank is gone; exactly one rank prints it."""
@@ -168,6 +149,11 @@ class Watch:
         threading.Event().wait()  # until the watch ends the process
 
     def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
+        """Which ranks are gone, after Horovod has reported it, and whether this rank reports it; within 3 s.
+
+        Those that failed and reported it; else those that sent nothing while this waited; else those that left on
+        purpose. Empty if all are there, and on the ranks of a large ring that do not observe it.
+        """
         if self._host_notes is None or self._exits is None:
             return [], own.rank == 0
         self._host_notes.hurry(NOTICES_S)
@@ -196,7 +182,7 @@ class Watch:
         if self._host_notes is not None and self._timeouts.stall_s:
             stalls = Stalls(self._host_notes, self._timeouts, lambda: not select.select([self._wake], [], [], 0)[0])
         beat = self._status.beat()
-        while not self._is_stopped:
+        while True:
             self._status.sample(self._timeouts.computing_s, is_watched=self._is_watched(beat))
             beat = self._status.beat()
             try:

@@ -33,20 +33,13 @@ class Guard:
     def __init__(self, process: subprocess.Popen[bytes], pipe: int, silence_s: float) -> None:
         self._process, self._pipe, self.silence_s = process, pipe, silence_s
 
-    def feed(
-        self,
-        line: str,
-        last_note: Mapping[str, Any] | None = None,
-        silence_s: float | None = None,
-        computes: bool = False,
-    ) -> None:
-        """The rank lives. If it falls silent from now on, for ``silence_s`` if given, ``line`` is printed.
+    def feed(self, line: str, last_note: Mapping[str, Any] | None, silence_s: float, computes: bool) -> None:
+        """The rank lives. If it falls silent from now on, for ``silence_s``, ``line`` is printed.
 
         ``last_note`` is what is then put on the host's board and into the launcher's store, see
         `train.monitor.host_notes.HostNotes.exit_messages`. Set ``computes`` in a phase in which CPU time is progress.
         """
-        limit_s = self.silence_s if silence_s is None else silence_s
-        message = {"line": line, "silence_s": limit_s, "note": last_note, "computes": computes}
+        message = {"line": line, "silence_s": silence_s, "note": last_note, "computes": computes}
         news = json.dumps(message).encode() + b"\n"
         if len(news) > NEWS_BYTES:
             short = {**message, "line": line[: NEWS_BYTES // 8], "note": None}

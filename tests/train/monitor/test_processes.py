@@ -193,20 +193,22 @@ def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path,
 FEEDING = """
 import sys, time
 from train.monitor.watchdog_process import start_guard
-guard = start_guard(float(sys.argv[1]))
-guard.feed("it fell silent")
+SILENCE_S = float(sys.argv[1])
+guard = start_guard(SILENCE_S)
+guard.feed("it fell silent", None, SILENCE_S, False)
 print(guard._process.pid, flush=True)
 while True:
     time.sleep(0.1)
-    guard.feed("it fell silent")
+    guard.feed("it fell silent", None, SILENCE_S, False)
 """
 
 
 def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
     """Also after a line that is too long for the pipe."""
-    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000)\n'
+    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000, False)\n'
     stops = "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
-    finished = run(sys.executable, "-c", FEEDING.replace('guard.feed("it fell silent")\n', first, 1) + stops, 0.5)
+    usual = 'guard.feed("it fell silent", None, SILENCE_S, False)\n'
+    finished = run(sys.executable, "-c", FEEDING.replace(usual, first, 1) + stops, 0.5)
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 
@@ -240,7 +242,7 @@ def test_a_rank_goes_on_if_its_guard_is_gone_or_stopped(number: signal.Signals) 
     guard = start_guard(10 * PATIENCE_S)
     os.kill(guard._process.pid, number)
     for _ in range(2000):  # more than its pipe takes
-        guard.feed("line" * 100)
+        guard.feed("line" * 100, None, guard.silence_s, False)
     guard._process.kill()
     guard.leave()
 
@@ -255,7 +257,7 @@ board = Path(sys.argv[1])
 beat = {"number": NUMBER, "idle_s": 1.0}
 note = {"file": str(board), "body": {"at": 0, "note": {"beat": beat, "exit_notice": {"status": 3}}}, "store": None}
 guard = start_guard(SILENCE_S)
-guard.feed("it fell silent", note, None, sys.argv[2] == "computes")
+guard.feed("it fell silent", note, SILENCE_S, sys.argv[2] == "computes")
 while not board.exists() or json.loads(board.read_text())["note"]["beat"]["number"] <= NUMBER + SILENCE_S:
     sum(range(10**6)) if sys.argv[3] == "busy" else time.sleep(0.1)
 print(board.read_text(), flush=True)

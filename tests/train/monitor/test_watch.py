@@ -2,10 +2,8 @@
 
 import faulthandler
 import os
-import queue
 import re
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +15,7 @@ import pytest
 
 from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place, open_place
-from tests.lib.commands import PATIENCE_S, run, wait_until
+from tests.lib.commands import run, wait_until
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from tests.train.monitor.conftest import Clock
@@ -67,7 +65,8 @@ def test_an_elastic_ring_sees_who_has_left_and_goes_on(
     monkeypatch.setattr(exit_reporter, "time", SimpleNamespace(monotonic=time.monotonic, sleep=send_beats))
     for rank in left:
         put_note(client, rank, ExitNotice(130))
-    found = watch_of(elastic=True).lost()
+    watch = watch_of(elastic=True)
+    found, _ = watch._lost(watch._status.beat())
     assert [(each.rank, each.status) for each in found] == [(rank, 130) for rank in left]
     assert client.get("ringslice-0", "beat-0") is None
 
@@ -96,25 +95,14 @@ def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: st
     assert note["ranks"][0]["exit_notice"]["status"] == 130
 
 
-def test_a_watch_that_is_stopped_leaves_signals_as_they_were(watch_of: Callable[..., Watch]) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    watch = watch_of()
-    watch.start()
-    assert signal.getsignal(signal.SIGINT) != before[0]
-    watch.stop()
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-
-
 class NotedGuard(Guard):
     """Notes the limits that the watch gives, in place of a process."""
 
     def __init__(self) -> None:
-        self.silence_s, self.limits_s = 4.0, queue.Queue[float | None]()
+        self.silence_s, self.limits_s = 4.0, list[float]()
 
-    def feed(self, line: str, last_note: object = None, silence_s: float | None = None, computes: bool = False) -> None:
-        self.limits_s.put(silence_s)
+    def feed(self, line: str, last_note: object, silence_s: float, computes: bool) -> None:
+        self.limits_s.append(silence_s)
 
 
 def test_the_guard_waits_longer_until_the_first_phase() -> None:
@@ -124,9 +112,8 @@ def test_the_guard_waits_longer_until_the_first_phase() -> None:
         if phase:
             status.phase(phase)
         watch = Watch(status, RunLog(), guard=guard, timeouts=Timeouts(6), remedy="go on")
-        watch.start()
-        assert guard.limits_s.get(timeout=PATIENCE_S) == limit_s
-        watch.stop()
+        watch._look_round(status.beat(), None)
+        assert guard.limits_s == [limit_s]
 
 
 @pytest.mark.parametrize(
