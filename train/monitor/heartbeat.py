@@ -4,9 +4,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from train.monitor.launcher import launched_rank, launched_size
 
@@ -45,15 +44,6 @@ class Beat:
     offset: int | None
     idle_s: float
     number: int
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The beat that `as_json` gave. Raises TypeError for another value."""
-        return cls(**value)
-
-    def as_json(self) -> dict[str, Any]:
-        """Numbers and texts by field name."""
-        return asdict(self)
 
     @property
     def is_computing(self) -> bool:

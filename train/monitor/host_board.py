@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from train.monitor.kv_store import address_of_launcher
-
 MEMORY = Path("/dev/shm")  # noqa: S108
 ATTEMPTS, ATTEMPT_S = 20, 0.01
 
@@ -31,17 +29,14 @@ class HostBoard:
         self._lock = self._open()
 
     @classmethod
-    def of_job(cls) -> Self | None:
-        """That of the job of this rank's launcher; None if there is none, or no folder for it."""
-        address = address_of_launcher()
-        if address is None:
-            return None
+    def of_job(cls, launcher_host: str, launcher_port: int) -> Self | None:
+        """That of the job whose launcher's store is at this address; None if there is no folder for it."""
         parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         prefix = f"ringslice-{os.getuid()}-"
         host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
         try:
             _remove_left(parent, prefix)
-            return cls(parent / f"{prefix}{host}-{address[0]}-{address[1]}".replace("/", "-"))
+            return cls(parent / f"{prefix}{host}-{launcher_host}-{launcher_port}".replace("/", "-"))
         except OSError:
             return None
 

@@ -10,6 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from train.monitor.heartbeat import Beat
@@ -101,7 +102,7 @@ class HostNotes:
 
     def put_verdict(self, generation: int, verdict: Verdict) -> None:
         """Leave the verdict for all. Raises OSError."""
-        self.store.put(scope(generation), VERDICT, verdict.as_json())
+        self.store.put(scope(generation), VERDICT, asdict(verdict))
 
     def verdict(self, generation: int, asks: bool) -> Verdict | None:
         """The verdict, if there is one: that on the board, and if this rank ``asks``, that in the store.
@@ -124,7 +125,7 @@ class HostNotes:
         else:  # others of this host put it there
             place = None
         file = None if self._board is None else str(self._board.path(_name(note)))
-        return {"file": file, "body": {"at": 0, "note": note.as_json()}, "store": place}
+        return {"file": file, "body": {"at": 0, "note": asdict(note)}, "store": place}
 
     def close(self) -> None:
         """This rank is about to end."""
@@ -136,7 +137,7 @@ class HostNotes:
         if self._board is None:
             return
         try:
-            self._board.put(_name(note), note.as_json())
+            self._board.put(_name(note), asdict(note))
         except OSError:  # the memory is full: this rank is a host of its own from now on
             self._board.path(_name(note)).unlink(missing_ok=True)
             self.close()

@@ -14,12 +14,6 @@ NOTE_BYTES = 1 << 20
 NOT_FOUND = 404
 
 
-def address_of_launcher() -> tuple[str, int] | None:
-    """Host and port of the store of this rank's launcher; None if there is none."""
-    host, port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"), os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
-    return (host, int(port)) if host and port else None
-
-
 class KVStoreClient:
     """Notes by scope and key, each a JSON object. The store is HTTP: ``PUT`` and ``GET /scope/key``."""
 
@@ -29,8 +23,8 @@ class KVStoreClient:
     @classmethod
     def of_launcher(cls) -> Self | None:
         """That of this rank's launcher; None if there is none."""
-        address = address_of_launcher()
-        return cls(*address) if address else None
+        host, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
+        return cls(host, int(port)) if host and port else None
 
     def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
         """Put ``note`` in the place of what is there. Raises OSError if the store does not take it."""

@@ -66,7 +66,7 @@ class Monitor(Status):
         client = KVStoreClient.of_launcher()
         host_notes = None
         if client is not None:
-            host_notes = HostNotes(client, HostBoard.of_job(), stall_timeout_s / 2 or math.inf)
+            host_notes = HostNotes(client, HostBoard.of_job(client.host, client.port), stall_timeout_s / 2 or math.inf)
         timeouts = Timeouts(stall_timeout_s)
         self.watch = Watch(
             self, self.run_log, host_notes, guard, timeouts=timeouts, remedy=self.remedy, elastic=elastic

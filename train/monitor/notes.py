@@ -38,18 +38,13 @@ class Note:
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
-        """The note; None for another value."""
+        """The note that `asdict` gave; None for another value."""
         try:
             exit_notice = value["exit_notice"]
             ending = None if exit_notice is None else ExitNotice(**exit_notice)
-            return cls(Beat.from_json(value["beat"]), value["log"], ending)
+            return cls(Beat(**value["beat"]), value["log"], ending)
         except (KeyError, TypeError):
             return None
-
-    def as_json(self) -> dict[str, Any]:
-        """The note as JSON has it: the counterpart of `from_json`."""
-        exit_notice = None if self.exit_notice is None else asdict(self.exit_notice)
-        return {"beat": self.beat.as_json(), "log": self.log, "exit_notice": exit_notice}
 
     def put_into(self, client: KVStoreClient) -> None:
         """Put it into the store, as that of a host with this rank alone. Raises OSError."""
@@ -70,12 +65,8 @@ class Verdict:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The verdict that `as_json` gave. Raises KeyError or TypeError for another value."""
+        """The verdict that `asdict` gave. Raises KeyError or TypeError for another value."""
         return cls(value["judge"], tuple(value["late"]), value["line"], tuple(value["hosts"]))
-
-    def as_json(self) -> dict[str, Any]:
-        """The verdict as JSON has it."""
-        return asdict(self)
 
 
 def scope(generation: int) -> str:
@@ -90,7 +81,7 @@ def key(lowest: int) -> str:
 
 def host_note(notes: Iterable[Note]) -> dict[str, Any]:
     """The note of a host that has these ranks."""
-    return {"ranks": [note.as_json() for note in notes]}
+    return {"ranks": [asdict(note) for note in notes]}
 
 
 def notes_of(found: Mapping[str, Any] | None) -> list[Note]:

@@ -235,13 +235,11 @@ def test_what_a_job_that_was_killed_left_is_removed(tmp_path: Path, monkeypatch:
     """In its place, and elsewhere; that of a job that is alive stays."""
     monkeypatch.setattr(host_board, "MEMORY", tmp_path)
     monkeypatch.setenv("HOROVOD_HOSTNAME", "host1")
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
-    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "1")
     own, killed, living = (tmp_path / f"ringslice-{os.getuid()}-host1-127.0.0.1-{port}" for port in (1, 2, 3))
     for folder in (own, killed):
         folder.mkdir()
         (folder / "0-0").write_text("{}")
-    other, board = HostBoard(living), HostBoard.of_job()
+    other, board = HostBoard(living), HostBoard.of_job("127.0.0.1", 1)
     other.put("0-0", {})
     assert board is not None
     assert (board.names(""), other.names("")) == ([], ["0-0"])
