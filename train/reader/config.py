@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from etl.errors import UsageError
 from etl.slices.manifest import Slice
-from train.reader.cache import COPY_BYTES
+from train.reader.cache import COPY_BYTES, SliceCache
 from train.reader.memory import room_bytes
 from train.reader.order import WINDOW_BLOCKS
-from train.reader.slice_file import Cache
 
 STOP, SKIP = "stop", "skip"
 # Of the budget, what the windows that are being drained may take; the rest is for those that are read meanwhile.
@@ -35,7 +34,7 @@ class ReaderOptions:
     skip_limit: int = 100
     silence_s: float = 120
     retry_s: float = 30
-    cache: Cache | None = None
+    cache: SliceCache | None = None
 
     def __post_init__(self) -> None:
         for flag, value in (("--slices-at-once", self.lanes), ("--read-timeout", self.silence_s)):

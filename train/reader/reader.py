@@ -79,6 +79,11 @@ class SplitReader:
         """The state at the begin of the epoch of ``order``, of the slices with this fingerprint."""
         return ReaderState.of(slices, self._split, order)
 
+    def batches_of(self, state: ReaderState, rank: int) -> Iterator[RecordBatch]:
+        """The batches of ``rank`` that are left of the epoch of ``state``; see `batches`."""
+        order = self.order(state.seed, state.epoch, state.window_blocks)
+        return self.batches(order, state.steps, rank, state.left, state.taken)
+
     def batches(
         self,
         order: EpochOrder,

@@ -1,8 +1,7 @@
 """One slice that is being read: opened late, from the cache or its place, and again if a connection breaks."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -10,30 +9,15 @@ from etl.errors import EnvironmentFailure
 from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
+from train.reader.cache import SliceCache
 from train.reader.retry import Patience, missing
-
-
-class Cache(Protocol):
-    """Copies of slices on this host."""
-
-    def fetch_ahead(self, folder: Place, slices: Sequence[Slice]) -> None:
-        """Begin to copy these slices below ``folder``, which are given in the order of their use."""
-        ...
-
-    def place_of(self, each: Slice) -> Place | None:
-        """A whole copy of a slice; None if there is none."""
-        ...
-
-    def drop(self, each: Slice) -> None:
-        """A copy was found to be damaged."""
-        ...
 
 
 class SliceFile:
     """The file of a slice below ``folder``, read in pieces; ``on_bytes`` gets each offset that is reached."""
 
     def __init__(
-        self, folder: Place, each: Slice, cache: Cache | None, patience: Patience, on_bytes: Callable[[int], None]
+        self, folder: Place, each: Slice, cache: SliceCache | None, patience: Patience, on_bytes: Callable[[int], None]
     ) -> None:
         self.slice = each
         self.place = folder / f"{each.name}.tfrecord"

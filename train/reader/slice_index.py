@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.errors import DataError
@@ -55,8 +54,9 @@ class SliceIndexes:
         table = self._patience.call(place, lambda: parquet_tables.read_range(place, *rows))
         if not table.schema.equals(schemas.BLOCKS) or any(column.null_count for column in table.columns):
             raise DataError(f"{place} is not a table of blocks; see: ringslice verify")
-        blocks = _of_table(table)
-        ends = [int(column[-1] + size[-1]) for column, size in _ends(blocks)] if each.blocks else [0, 0]
+        blocks = Blocks(**{name: table[name].to_numpy() for name in table.column_names if name != "slice"})
+        columns = ((blocks.first, blocks.records), (blocks.offset, blocks.size))
+        ends = [int(column[-1] + size[-1]) for column, size in columns] if each.blocks else [0, 0]
         is_own = pc.all(pc.equal(table["slice"], each.name), min_count=0).as_py()
         if not is_own or ends != [each.records, each.size_bytes]:
             raise DataError(f"{place} does not fit the slice {each.name}; see: ringslice verify")
@@ -84,11 +84,3 @@ class SliceIndexes:
         if (np.diff(offsets) != sizes).any() or (offsets[blocks.first] != blocks.offset).any():
             raise DataError(f"{place} does not fit {table_file('blocks')}; see: ringslice verify")
         return offsets
-
-
-def _of_table(table: pa.Table) -> Blocks:
-    return Blocks(**{name: table[name].to_numpy() for name in table.column_names if name != "slice"})
-
-
-def _ends(blocks: Blocks) -> list[tuple[Integers, Integers]]:
-    return [(blocks.first, blocks.records), (blocks.offset, blocks.size)]

@@ -1,7 +1,7 @@
 """The state of a reader: what is left of an epoch. Small JSON; any number of ranks goes on from it."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -35,10 +35,9 @@ class ReaderState:
     taken: int = 0
 
     @classmethod
-    def of(cls, slices: str, split: str, order: EpochOrder, left: Sequence[Interval] | None = None) -> Self:
-        """The state within the epoch of ``order``, not shared out yet; at its begin if ``left`` is not given."""
-        intervals = [(0, order.total)] if left is None else left
-        return cls(slices, split, order.seed, order.epoch, order.window_blocks, tuple(intervals))
+    def of(cls, slices: str, split: str, order: EpochOrder) -> Self:
+        """The state at the begin of the epoch of ``order``, not shared out yet."""
+        return cls(slices, split, order.seed, order.epoch, order.window_blocks, ((0, order.total),))
 
     @property
     def steps(self) -> Steps:

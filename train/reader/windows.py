@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 from etl.errors import DataError
@@ -34,16 +33,11 @@ class Window:
     buffers: tuple[Buffer, ...]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Neighbouring blocks of a slice, from number ``first`` to before ``stop``, that are read at once."""
-
-    first: int
-    stop: int
-
-
 class WindowPlan:
-    """What has to be read for a stretch: the blocks that hold its records, the neighbours among them in one piece."""
+    """What has to be read for a stretch: the blocks that contain its records, by their numbers in the slice.
+
+    A piece is a range of neighbouring blocks, which are read at once.
+    """
 
     def __init__(self, stretch: Stretch, blocks: Blocks, offsets: Integers) -> None:
         self.records = stretch.records
@@ -52,9 +46,9 @@ class WindowPlan:
         self.blocks_of = np.searchsorted(blocks.first, stretch.records, side="right") - 1
         self.pieces = list(_pieces(np.unique(self.blocks_of), blocks.size))
 
-    def bytes_of(self, piece: Piece) -> int:
+    def bytes_of(self, piece: range) -> int:
         """The size of a piece in its file, in bytes."""
-        return int(self.blocks.size[piece.first : piece.stop].sum())
+        return int(self.blocks.size[piece.start : piece.stop].sum())
 
     @property
     def memory_bytes(self) -> int:
@@ -62,17 +56,17 @@ class WindowPlan:
         return sum(room_bytes(self.bytes_of(piece)) for piece in self.pieces)
 
 
-def _pieces(wanted: Integers, sizes: Integers) -> Iterator[Piece]:
+def _pieces(wanted: Integers, sizes: Integers) -> Iterator[range]:
     """These blocks, ascending, as pieces of neighbours of at most `PIECE_BYTES`, at least one block each."""
     start = stop = size = 0
     for block in wanted.tolist():
         if block != stop or size + int(sizes[block]) > PIECE_BYTES:
             if stop > start:
-                yield Piece(start, stop)
+                yield range(start, stop)
             start, size = block, 0
         stop = block + 1
         size += int(sizes[block])
-    yield Piece(start, stop)
+    yield range(start, stop)
 
 
 def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -> Window:
@@ -85,42 +79,38 @@ def load_window(folder: Place, file: SliceFile, plan: WindowPlan, check: bool) -
     damaged: dict[int, DamagedRecord] = {}
     for piece in plan.pieces:
         data, found = _read_piece(folder, file, plan, piece, check)
-        base[piece.first : piece.stop] = data.address - int(plan.blocks.offset[piece.first])
+        base[piece.start : piece.stop] = data.address - int(plan.blocks.offset[piece.start])
         buffers.append(data)
         damaged |= {each.number: each for each in found}
+    places = np.flatnonzero(np.isin(plan.records, list(damaged))).tolist()
     starts = plan.offsets[plan.records]
     sizes = plan.offsets[plan.records + 1] - starts - FRAMING_BYTES
     return Window(
         base[plan.blocks_of] + starts + HEADER_BYTES,
         sizes,
         file.slice.first_example + plan.records,
-        {int(place): damaged[int(plan.records[place])] for place in _places(plan.records, damaged)},
+        {place: damaged[int(plan.records[place])] for place in places},
         tuple(buffers),
     )
 
 
-def _places(records: Integers, wanted: dict[int, DamagedRecord]) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(np.isin(records, list(wanted))) if wanted else np.empty(0, np.intp)
-
-
 def _read_piece(
-    folder: Place, file: SliceFile, plan: WindowPlan, piece: Piece, check: bool
+    folder: Place, file: SliceFile, plan: WindowPlan, piece: range, check: bool
 ) -> tuple[Buffer, list[DamagedRecord]]:
-    offset = int(plan.blocks.offset[piece.first])
-    blocks = range(piece.first, piece.stop)
+    offset = int(plan.blocks.offset[piece.start])
     buffer = Buffer(plan.bytes_of(piece))
 
     def read(fill: Callable[[int, memoryview], int]) -> tuple[list[memoryview], list[int]]:
         content = buffer.view[: fill(offset, buffer.view)]
-        own = [content[_at(plan.blocks, block, offset)] for block in blocks]
-        wrong = [block for block in blocks if not _is_whole(own[block - piece.first], plan.blocks, block, check)]
+        own = [content[_at(plan.blocks, block, offset)] for block in piece]
+        wrong = [block for block in piece if not _is_whole(own[block - piece.start], plan.blocks, block, check)]
         return own, wrong
 
     own, wrong = read(file.read)
     if wrong:  # read again, because a bit may flip on the way too
         own, wrong = read(file.read_afresh)
     damaged: list[DamagedRecord] = []
-    for block, content in zip(blocks, own, strict=True):
+    for block, content in zip(piece, own, strict=True):
         if block in wrong:
             damaged += _examine(folder, file.slice, plan, block, content)
         elif check and not lengths_fit(content, *_lengths(plan, block)):

@@ -66,9 +66,7 @@ class Data:
 
     def train_records(self, position: Position) -> tuple[Iterator[RecordBatch], int]:
         """What this process reads of the rest of the training split's epoch, and the seed of its augmentation."""
-        state, seed = position.reader, epoch_seed(self.recipe.seed, position.epoch)
-        order = self.train.order(state.seed, state.epoch, state.window_blocks)
-        return self.train.batches(order, state.steps, self.rank, state.left, state.taken), seed
+        return self.train.batches_of(position.reader, self.rank), epoch_seed(self.recipe.seed, position.epoch)
 
     def divided(self, state: ReaderState) -> ReaderState:
         """This state, with what is left of its epoch divided into the shares that there are now."""

@@ -153,12 +153,10 @@ class SliceDataset(IterableDataset[Batch]):
         worker, workers = (each.id, each.num_workers) if (each := get_worker_info()) else (0, 1)
         if workers != self._loaders:
             raise UsageError(f"the loader has {workers} workers, its SliceDataset was made for workers={self.workers}")
-        state, reader = self._state, self._reader
-        order = reader.order(state.seed, state.epoch, state.window_blocks)
+        state = self._state
         size = self.manifest.size if self.crop is None else (self.crop, self.crop)
         feed = PixelFeed(Decoder(self.manifest, size, Augmentation.of(self.augment)), cores=1)
-        share = self.rank * workers + worker
-        records = reader.batches(order, state.steps, share, state.left, state.taken)
+        records = self._reader.batches_of(state, self.rank * workers + worker)
         for batch in feed.epoch(records, epoch_seed(state.seed, state.epoch)):
             real = batch.weights > 0
             columns = batch.pixels[real].permute(0, 3, 1, 2), batch.labels[real]
