@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -32,7 +32,6 @@ MAX_RANKS_PER_CPU = 16  # on this host: more is a mistake that would take its me
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)
 
-_PASSING = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 # the first line of a summary, see `etl.stages.summary`
 _JSON_SUMMARY = '{"stage": '
 _SUMMARY = re.compile(rf"{re.escape(_JSON_SUMMARY)}|\w+: (done|was done before)\s*$")
@@ -59,11 +58,17 @@ def command() -> None:
     """Start ranks."""
 
 
-@command.command(
-    cls=PassingCommand,
-    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: ringslice train data/flowers --strategy ddp --ranks 2 --recipe digits --epochs 4 --run nightly",
-)
+def passing(example: str) -> Callable[[Callable[..., int]], click.Command]:
+    """A decorator that makes a command of `command` which passes on what it does not know."""
+    settings = {
+        "ignore_unknown_options": True,
+        "help_option_names": ["--help"],
+        "auto_envvar_prefix": ENVIRONMENT_PREFIX,
+    }
+    return command.command(cls=PassingCommand, context_settings=settings, epilog=f"Example: {example}")
+
+
+@passing("ringslice train data/flowers --strategy ddp --ranks 2 --recipe digits --epochs 4 --run nightly")
 @click.option("--strategy", type=STRATEGIES, default=HOROVOD, show_default=True, help="How to train in parallel.")
 @ranks_option
 @click.option("--servers", type=click.IntRange(1), metavar="P", help="Parameter servers, beside workers. Default: 1.")
@@ -78,11 +83,7 @@ def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | No
     return start(Ranks(strategy, ranks, servers, hosts), "main.py", ["--strategy", strategy, *with_data(words)])
 
 
-@command.command(
-    cls=PassingCommand,
-    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9",
-)
+@passing("ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9")
 @EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
@@ -96,11 +97,7 @@ def evaluate(strategy: str, ranks: int | None, hosts: str | None, words: tuple[s
     return start(Ranks(strategy, ranks, hosts=hosts), "evaluate.py", ["--strategy", strategy, *with_data(words)])
 
 
-@command.command(
-    cls=PassingCommand,
-    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: ringslice promote data/flowers nightly --min-accuracy 0.9",
-)
+@passing("ringslice promote data/flowers nightly --min-accuracy 0.9")
 @EVALUATION_STRATEGY
 @ranks_option
 @hosts_option
@@ -114,11 +111,7 @@ def promote(strategy: str, ranks: int | None, hosts: str | None, words: tuple[st
     return start(Ranks(strategy, ranks, hosts=hosts), "promote.py", ["--strategy", strategy, *with_data(words)])
 
 
-@command.command(
-    cls=PassingCommand,
-    context_settings={**_PASSING, "auto_envvar_prefix": ENVIRONMENT_PREFIX},
-    epilog="Example: ringslice export data/flowers --run champion",
-)
+@passing("ringslice export data/flowers --run champion")
 @words_argument
 def export(words: tuple[str, ...]) -> int:
     """Export a checkpoint of a run of ROOT as a SavedModel that takes image files.
