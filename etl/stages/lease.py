@@ -194,12 +194,12 @@ class Lease:
 
 
 @contextmanager
-def leased(work: Place, what: str) -> Iterator[Lease]:
+def leased(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> Iterator[Lease]:
     """Hold a lease during the block, as `Lease.take` does; after it nothing is left of the work folder.
 
     If the block raises, what earlier runs left stays.
     """
-    lease = Lease.take(work, what)
+    lease = Lease.take(work, what, tick)
     try:
         yield lease
     except BaseException:

@@ -2,19 +2,18 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from socket import gethostname
 from typing import Any, Protocol
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
-from etl.stages.lease import Lease
+from etl.stages.lease import leased
 from etl.stages.names import RESULT_FILE, WORK_FOLDER
 from etl.stages.run import RunRecord
 from etl.storage.place import Place, open_place
 from train.checkpoints import store
-from train.checkpoints.store import Checkpoint
 from train.config.recipe import option_of
 from train.config.settings import Settings
 from train.monitor.heartbeat import LEASING
@@ -155,24 +154,16 @@ def lock(run: Run, collective: Collective, monitor: Monitor) -> Iterator[Run]:
     After the block nothing is left of that folder; after one that raises, or was killed, the next trainer takes the run
     over. Raises EnvironmentFailure if another trainer is at work on the run.
     """
-    work = run.folder / WORK_FOLDER
-    leases: list[Lease] = []  # rank 0's one
+    with ExitStack() as leases:  # rank 0's one
 
-    def take() -> str:
-        monitor.local_phase(LEASING)
-        leases.append(Lease.take(work, f"train/main.py on {run.folder}", monitor.progress))
-        return leases[0].staging.uri
+        def take() -> str:
+            monitor.local_phase(LEASING)
+            lease = leased(run.folder / WORK_FOLDER, f"train/main.py on {run.folder}", monitor.progress)
+            return leases.enter_context(lease).staging.uri
 
-    try:
         staging = open_place(collective.run_on_root(take))
         monitor.open_log(run.folder)
         yield replace(run, staging=staging)
-    except BaseException:
-        for lease in leases:
-            lease.release()
-        raise
-    for lease in leases:
-        lease.delete_work()
 
 
 def require_possible(run: Run, ranks: int) -> None:
@@ -199,14 +190,10 @@ def require_possible(run: Run, ranks: int) -> None:
 
 
 def require_resumable(run: Run) -> None:
-    """Raise UsageError if the newest checkpoint, if there is one, is of another training."""
-    newest = store.newest(run.folder)
-    if newest is not None:
-        require_same_training(run, newest)
-
-
-def require_same_training(run: Run, checkpoint: Checkpoint) -> None:
-    """Raise UsageError, naming the first thing that differs, if the checkpoint is of another training."""
+    """Raise UsageError, naming the first thing that differs, if the newest checkpoint is of another training."""
+    checkpoint = store.newest(run.folder)
+    if checkpoint is None:
+        return
     marker, identity = checkpoint.marker, run.identity
     theirs, ours = marker["classes"], identity["classes"]
     if theirs != ours:
