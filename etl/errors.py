@@ -98,6 +98,12 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
+def reason_of(error: BaseException) -> str:
+    """The line for ``error``; of a defect of ours its own message."""
+    _, line = explain(error) or (1, str(error))
+    return line
+
+
 def is_debug() -> bool:
     """True if `DEBUG_VARIABLE`, which --debug sets, asks for tracebacks."""
     return os.environ.get(DEBUG_VARIABLE, "").lower() not in ("", "0", "f", "false", "n", "no", "off")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import metadata
 
 from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_python
-from etl.errors import EnvironmentFailure, explain
+from etl.errors import EnvironmentFailure, reason_of
 from etl.hadoop.site_config import (
     SITE_FILES,
     SITE_VARIABLES,
@@ -126,7 +126,7 @@ def _namenode(context: Context) -> str:
             socket.create_connection((host.strip("[]"), int(port or DEFAULT_PORT)), CONNECT_TIMEOUT_S).close()
             answers.append(f"{address} answers")
         except OSError as error:
-            reason = (explain(error) or (0, str(error)))[1].partition(":")[0]
+            reason = reason_of(error).partition(":")[0]
             silent.append(f"{address} does not answer ({reason})")
     if not answers:
         raise EnvironmentFailure(

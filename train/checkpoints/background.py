@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import Any
 
-from etl.errors import EnvironmentFailure, explain
+from etl.errors import EnvironmentFailure, reason_of
 from etl.progress import log
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
@@ -150,14 +150,15 @@ class Saver:
         try:
             prune(self._run, self._staging, self._keep)
         except (OSError, EnvironmentFailure) as error:
-            log("train", f"an older checkpoint was not removed ({_why(error)}); the next checkpoint is the next try")
+            why = reason_of(error)
+            log("train", f"an older checkpoint was not removed ({why}); the next checkpoint is the next try")
         except BaseException as error:
             self._error = error
 
     def _report(self, step: int, error: BaseException) -> None:
         log(
             "train",
-            f"checkpoint {name_of(step)} was not written ({_why(error)}); the next one is the next try"
+            f"checkpoint {name_of(step)} was not written ({reason_of(error)}); the next one is the next try"
             f" (failure {self._failures} of --checkpoint-failures {self._limit})",
         )
 
@@ -165,8 +166,3 @@ class Saver:
         if self._abandoned.is_set():
             raise _AbandonedError
         self._progress()
-
-
-def _why(error: BaseException) -> str:
-    _, why = explain(error) or (0, str(error))
-    return why

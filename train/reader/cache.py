@@ -15,7 +15,7 @@ from typing import Self
 
 import pyarrow
 
-from etl.errors import RingsliceError, explain
+from etl.errors import RingsliceError, reason_of
 from etl.progress import log
 from etl.slices.manifest import Slice
 from etl.storage.place import Place
@@ -170,8 +170,7 @@ class SliceCache:
     def _give_up(self, error: OSError) -> None:
         """Copy nothing more; what is in the cache is used on."""
         if self._end():
-            _, reason = explain(error) or (None, error)
-            self._report(f"nothing more is kept in {self._files.path}: {reason}")
+            self._report(f"nothing more is kept in {self._files.path}: {reason_of(error)}")
 
     def _report(self, line: str) -> None:
         if line not in self._reported and not self._quiet:

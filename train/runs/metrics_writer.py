@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from itertools import groupby
 from threading import Lock, Thread
 
-from etl.errors import EnvironmentFailure, explain
+from etl.errors import EnvironmentFailure, reason_of
 from etl.progress import log
 from etl.stages.names import METRICS_FOLDER
 from etl.storage.atomic import replace_bytes
@@ -58,7 +58,7 @@ class MetricsWriter:
                         name, content = make(lines)
                         replace_bytes(self._run_folder / folder / name, self._staging, content)
                 except (OSError, EnvironmentFailure) as error:
-                    _, why = explain(error) or (0, "")
+                    why = reason_of(error)
                     log("train", f"{len(self._lines)} lines of metrics were not written ({why}); they are tried again")
                     insort(self._cuts, lines[-1]["step"])  # a file of them may be there: the next try has its name
                     break

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from etl.errors import DataError, explain, printable
+from etl.errors import DataError, printable, reason_of
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import normalize_image
 from etl.images.result import Reason, Reject
@@ -92,8 +92,7 @@ def _read(image: ImageFile) -> bytes | str:
     try:
         return image.place.read_bytes()
     except OSError as error:
-        _, line = explain(error) or (0, str(error))
-        return line
+        return reason_of(error)
 
 
 def _likeliest(classes: Sequence[str], probabilities: Probabilities, top: int) -> list[tuple[str, float]]:
