@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from etl.errors import UsageError
-
-Range = tuple[float, float]
 Size = tuple[int, int]
 
 GRAY = (0.299, 0.587, 0.114)  # what red, green and blue add to the brightness that is seen (ITU-R BT.601)
 CROP_ATTEMPTS = 10
-RATIO: Range = (3 / 4, 4 / 3)  # of the width of a crop to its height
+RATIO = (3 / 4, 4 / 3)  # of the width of a crop to its height
 COLOUR = 0.4  # brightness, contrast and saturation are multiplied by factors from 1 - this to 1 + this
 
 
@@ -19,24 +16,20 @@ COLOUR = 0.4  # brightness, contrast and saturation are multiplied by factors fr
 class Augmentation:
     """What to do at random; nothing unless asked.
 
-    ``area`` is the part of the picture that a crop takes, with a ratio of `RATIO`: Szegedy et al., "Going Deeper with
-    Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is three factors by
-    `COLOUR`: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
+    A crop takes at least the part ``least_area`` of the picture, from above 0 to 1, with a ratio of `RATIO`: Szegedy et
+    al., "Going Deeper with Convolutions", 2014 (arXiv:1409.4842), as torchvision's RandomResizedCrop has it. Colour is
+    three factors by `COLOUR`: Krizhevsky's brightness, contrast and saturation as torchvision's ColorJitter has them.
     """
 
     crop: bool = False
     flip: bool = False
     colour: bool = False
-    area: Range = (0.08, 1.0)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise UsageError(f"area {self.area}: give two parts of the picture, from above 0 to 1, the smaller first")
+    least_area: float = 0.08
 
     @classmethod
     def of(cls, names: Sequence[str], least_area: float = 0.08) -> Self:
         """What is named: crop (of at least this part of the picture), flip, colour."""
-        return cls("crop" in names, "flip" in names, "colour" in names, area=(least_area, 1.0))
+        return cls("crop" in names, "flip" in names, "colour" in names, least_area)
 
 
 NOTHING = Augmentation()

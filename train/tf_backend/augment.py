@@ -16,8 +16,8 @@ def random_window(augmentation: Augmentation, shape: Sequence[int], seed: tf.Ten
     logarithm of the ratio, and in position; the `fallback_window` if none fits.
     """
     whole, fallback = np.array(shape[:2], np.float32), np.array(fallback_window(shape), np.float32)
-    least = np.array([whole.prod() * augmentation.area[0], math.log(RATIO[0])], np.float32)
-    most = np.array([whole.prod() * augmentation.area[1], math.log(RATIO[1])], np.float32)
+    least = np.array([whole.prod() * augmentation.least_area, math.log(RATIO[0])], np.float32)
+    most = np.array([whole.prod(), math.log(RATIO[1])], np.float32)
     uniform = tf.random.stateless_uniform((CROP_ATTEMPTS + 1, 2), seed)
     drawn = least + (most - least) * uniform[:-1]
     sides = tf.round(tf.sqrt(drawn[:, :1] * tf.exp(drawn[:, 1:] * (-1, 1))))

@@ -115,7 +115,7 @@ def random_window(augmentation: Augmentation, shape: tuple[int, ...], random: np
     logarithm of the ratio, and in position; the `fallback_window` if none fits.
     """
     for _ in range(CROP_ATTEMPTS):
-        area = random.uniform(*augmentation.area) * shape[0] * shape[1]
+        area = random.uniform(augmentation.least_area, 1.0) * shape[0] * shape[1]
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
         height, width = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
         if 1 <= height <= shape[0] and 1 <= width <= shape[1]:

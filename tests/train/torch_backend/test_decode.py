@@ -61,7 +61,7 @@ def test_windows_are_those_of_tensorflow_on_average() -> None:
     expected = np.array([find_window(tf.constant([0, number], tf.int64)).numpy() for number in range(2000)])
     assert facts_of(found) == pytest.approx(facts_of(expected), abs=0.02)
     assert np.all(found[:, 0] + found[:, 2] <= 200) and np.all(found[:, 1] + found[:, 3] <= 300)
-    assert random_window(Augmentation(area=(1, 1)), (10, 100), random) == (0, 43, 10, 13)
+    assert random_window(Augmentation(least_area=1), (10, 100), random) == (0, 43, 10, 13)
 
 
 def facts_of(windows: npt.NDArray[Any]) -> list[float]:
