@@ -250,24 +250,23 @@ def restore(run: Place, staging: Place, progress: OnProgress = nothing) -> tuple
     return None
 
 
-def outdated(scores: Mapping[int, float | None], keep: int) -> list[int]:
-    """Which steps' checkpoints may go: all but the ``keep`` (at least 1) newest and the best, ascending.
-
-    The best has the highest score; of equals it is the earliest. None and NaN are never best.
-    """
-    spared = _best(scores)
-    return [step for step in sorted(scores)[:-keep] if step != spared]
+def kept(scores: Mapping[int, float | None], keep: int) -> set[int]:
+    """Which steps' checkpoints stay: the ``keep`` (at least 1) newest, and the best."""
+    best = _best(scores)
+    return {*sorted(scores)[-keep:]} | ({best} if best is not None else set())
 
 
 def _best(scores: Mapping[int, float | None]) -> int | None:
+    """The step with the highest score, of equals the earliest; None and NaN are never best."""
     known = {step: score for step, score in sorted(scores.items()) if score is not None and not math.isnan(score)}
     return max(known, key=known.__getitem__, default=None)
 
 
 def prune(run: Place, staging: Place, keep: int) -> None:
-    """Remove `outdated` checkpoints, by the fact ``score`` of each, and older folders without a sound marker."""
-    scores = _scores(_sound(run))
-    stays = scores.keys() - outdated(scores, keep)
+    """Remove all checkpoints but the `kept` ones, by the fact ``score`` of each, and older folders without a sound
+    marker.
+    """
+    stays = kept(_scores(_sound(run)), keep)
     folders = (_step_of(info.base_name) for info in (run / FOLDER).children())
     for folder in folders:
         if folder is not None and folder not in stays and folder < max(stays, default=0):
