@@ -1,6 +1,6 @@
 """The splits of a run's slices: their readers, and the share of each rank in what is left of an epoch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,7 +85,8 @@ def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
     folder = run.choice.dataset.folder
     readers = {split: SplitReader(folder, run.manifest, split, *options) for split in run.manifest.splits}
     used = {split: reader for split, reader in readers.items() if reader.total}
-    collective.run_on_root(lambda: require_readers(used.values()))
+    for reader in used.values():
+        collective.run_on_root(reader.require)
     return Data(
         used,
         run.choice.dataset.fingerprint,
@@ -96,9 +97,3 @@ def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
         replicas=processes.replicas,
         is_counted=processes.is_counted,
     )
-
-
-def require_readers(readers: Iterable[SplitReader]) -> None:
-    """Raise what is wrong with the files of any split, by their sizes and indexes alone."""
-    for reader in readers:
-        reader.require()

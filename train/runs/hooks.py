@@ -1,26 +1,17 @@
 """Calls at certain moments of a run, for `train.loop.train`. Tests observe and disturb runs with them."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from etl.storage.place import Place
-from train.parallel.collective import Collective
 from train.runs.position import Metrics, Position
-
-
-class Running(Protocol):
-    """The parts of a running training that hooks may use."""
-
-    trainer: Any
-    collective: Collective
-    checkpoints: Any  # whose ``wait()`` waits for what is being written
 
 
 class Hooks:
     """Called on every rank; by default nothing is done. What a hook raises ends the run as a defect of it."""
 
-    def on_step(self, running: Running, position: Position) -> None:
-        """After the step that led to ``position``, before it is committed or logged."""
+    def on_step(self, running: Any, position: Position) -> None:
+        """After the step that led to ``position``, before it is committed or logged; ``running`` is the `Training`."""
 
     def on_evaluation(self, split: str, evaluate: Callable[[], Metrics]) -> Metrics:
         """In place of ``evaluate``, which computes the metrics of ``split`` over all ranks; returns them."""

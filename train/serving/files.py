@@ -6,6 +6,7 @@ PLACE/saved_model.pb      written last: without it, it is not a SavedModel
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -130,11 +131,9 @@ def _is_below(name: str) -> bool:
 def _fetch(place: Place, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with place.filesystem.explaining(place.path), place.open_stream() as stream, target.open("wb") as output:
-        while chunk := stream.read(READ_BUFFER_BYTES):
-            output.write(chunk)
+        shutil.copyfileobj(stream, output, READ_BUFFER_BYTES)
 
 
 def _copy(made: Path, place: Place, staging: Place) -> None:
     with made.open("rb") as stream, publishing(place, staging) as output:
-        while chunk := stream.read(READ_BUFFER_BYTES):
-            output.write(chunk)
+        shutil.copyfileobj(stream, output, READ_BUFFER_BYTES)

@@ -261,8 +261,6 @@ def take(tensor: torch.Tensor, found: torch.Tensor) -> None:
 class DividedModel(Strategy):
     """Each ``model_ranks`` ranks (None: all) share one copy of the model, and read the same examples."""
 
-    name: str
-
     def __init__(
         self, collective: Collective, device: Device, place: torch.device, model_ranks: int | None = None
     ) -> None:
@@ -293,7 +291,7 @@ class DividedModel(Strategy):
         """Raises UsageError if there is one rank only, or the model cannot be divided among the ranks of a copy."""
         if self.collective.size == 1:
             raise UsageError(
-                f"--strategy {self.name} divides the model among ranks, and there is one. Start more: torchrun"
+                f"--strategy {settings.strategy} divides the model among ranks, and there is one. Start more: torchrun"
                 " --nproc-per-node N, or ringslice train --ranks N"
             )
         mesh = make_mesh(self.collective.size, self._parts, self._place.type, settings.stall_timeout_s)

@@ -87,8 +87,7 @@ class Ring(Collective):
         if self.size == 1:  # what is done here meanwhile is waiting for the storage at most
             return value
         self._monitor.phase(f"waiting for rank {root}")
-        found: T = hvd.broadcast_object(value, root_rank=root)
-        return found
+        return hvd.broadcast_object(value, root_rank=root)
 
     def run_on_root(self, function: Callable[[], T]) -> T:
         if self.is_root:

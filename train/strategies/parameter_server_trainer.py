@@ -144,8 +144,7 @@ class ParameterServerTrainer(TrainedModel):
         """What a worker has computed of a part. If it was lost before the chief has that, another one computes it."""
         while True:
             try:
-                values: Sequence[Any] = future.fetch()
-                return values
+                return future.fetch()
             except tf.errors.OpError as error:
                 if not is_worker_lost(error):
                     if isinstance(error, tf.errors.CancelledError):  # by TensorFlow, after the error of another part

@@ -202,8 +202,6 @@ class PipelineTrainer(DividedTrainer):
 class Pipeline(DividedModel):
     """Each rank has some of the layers."""
 
-    name = PIPELINE
-
     @property
     def is_counted(self) -> bool:
         """True on the last stage."""

@@ -169,8 +169,7 @@ class ShardDivision(ModelParallel):
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
             pixels = torch.randn(2, *self._shape[1:])
-            found: list[list[float]] = model.eval()(pixels.to(device)).float().tolist()
-        return found
+            return model.eval()(pixels.to(device)).float().tolist()
 
     def require_same_function(self, model: nn.Module) -> None:
         """Raise UsageError if ``model``, which is divided and has its weights, computes something else than the whole.
@@ -249,8 +248,6 @@ class TensorParallelTrainer(DividedTrainer):
 
 class TensorParallel(DividedModel):
     """Each rank has a part of the layers that can be divided, and some of the branches."""
-
-    name = TENSOR_PARALLEL
 
     @property
     def is_counted(self) -> bool:

@@ -175,8 +175,7 @@ class PixelBatch:
     @property
     def real_keys(self) -> Sequence[bytes]:
         """Those of the examples that are not padding."""
-        found: list[bytes] = self.keys[self.weights > 0].numpy().tolist()
-        return found
+        return self.keys[self.weights > 0].numpy().tolist()
 
 
 PixelBatches = Generator[PixelBatch, None, None]

@@ -13,7 +13,6 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Protocol
 from weakref import finalize
 
 import numpy as np
@@ -60,14 +59,6 @@ class DecodingBatch:
         self.release()
 
 
-class DecodePool(Protocol):
-    """What decodes batches while the process does other things."""
-
-    def begin(self, batch: RecordBatch, seeds: Seeds) -> DecodingBatch:
-        """Begin to decode the examples of a batch, with the seed of each."""
-        ...
-
-
 class DecodeThreads:
     """So many threads, which cost nothing to start."""
 
@@ -76,7 +67,7 @@ class DecodeThreads:
         self._threads = ThreadPoolExecutor(threads, "decode")
 
     def begin(self, batch: RecordBatch, seeds: Seeds) -> DecodingBatch:
-        """See `DecodePool.begin`."""
+        """Begin to decode the examples of a batch, with the seed of each."""
         examples, decode = batch.examples(), self._decoder.decode_all
         pixels = empty((len(examples), *self._decoder.shape))
         parts = [
@@ -104,7 +95,7 @@ class DecodeProcesses:
             self._idle.put(DecodeProcess(decoder, files))
 
     def begin(self, batch: RecordBatch, seeds: Seeds) -> DecodingBatch:
-        """See `DecodePool.begin`."""
+        """Begin to decode the examples of a batch, with the seed of each."""
         count, ends = len(batch.sizes), np.cumsum(batch.sizes)
         pixels, first = self._allocate((count, *self._decoder.shape)), int(ends[-1])
         memory = self._free.pop()
@@ -129,6 +120,9 @@ class DecodeProcesses:
             return process.decode(part)
         finally:
             self._idle.put(process)
+
+
+DecodePool = DecodeThreads | DecodeProcesses
 
 
 class SharedMemory:
@@ -170,8 +164,7 @@ class DecodeProcess:
             raise EnvironmentFailure(f"a process that decodes pictures ended with status {status}{remedy}") from error
         if isinstance(answer, RingsliceError):
             raise answer
-        decoded: Decoded = answer
-        return decoded
+        return answer
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         connection, other_end = Pipe()

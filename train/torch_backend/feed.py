@@ -84,5 +84,4 @@ class PixelFeed:
 
 def pinned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """An array that a GPU copies from while the host does other things; its values are any."""
-    array: npt.NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
-    return array
+    return torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()

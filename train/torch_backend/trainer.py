@@ -128,8 +128,7 @@ class TorchTrainer:
         """float32 logits of uint8 pixels of shape (batch, height, width, channels)."""
         precision = DTYPES[self._recipe.precision]
         with torch.autocast(self._device.type, precision, enabled=precision != torch.float32):
-            logits: torch.Tensor = net(self._normalised(pixels))
-        return logits.float()
+            return net(self._normalised(pixels)).float()
 
     def _normalised(self, pixels: torch.Tensor) -> torch.Tensor:
         """float32 of shape (batch, channels, height, width), as models take them."""
@@ -276,8 +275,7 @@ class HostCopy:
         """Wait for them."""
         if self._copied is not None:
             self._copied.synchronize()
-        values: list[float] = self._values.tolist()
-        return values
+        return self._values.tolist()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from etl.storage.place import Place
 from train.checkpoints.store import name_of
@@ -21,7 +22,7 @@ from train.config.settings import Settings
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import run_rank
 from train.parallel.startup import prepare_import
-from train.runs.hooks import Hooks, Running
+from train.runs.hooks import Hooks
 from train.runs.position import Metrics, Position
 
 FIRST, MIDDLE, EVALUATION, CHECKPOINT = "first-step", "mid-epoch", "evaluation", "checkpoint"
@@ -42,7 +43,7 @@ class Failure(Hooks):
         self._file = Path(os.environ["FAILURE_FILE"])
         self._half = self._file.with_suffix(".half")  # exists once half a checkpoint is there
 
-    def on_step(self, running: Running, position: Position) -> None:
+    def on_step(self, running: Any, position: Position) -> None:
         if self._moment == CHECKPOINT:
             if self._is_failing and not running.collective.is_root and position.step == STEPS[CHECKPOINT] + 1:
                 while not self._half.exists():

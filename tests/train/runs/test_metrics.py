@@ -20,7 +20,7 @@ from tests.train.conftest import TrainedRun
 from train.parallel.trainer import StepOfRank
 from train.reader.state import ReaderState
 from train.runs import metrics_log
-from train.runs.hooks import Hooks, Running
+from train.runs.hooks import Hooks
 from train.runs.metrics import PARTS, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
@@ -140,7 +140,7 @@ def test_a_resumed_run_records_each_step_once(stopped: TrainedRun, trained: Trai
 class Interrupt(Hooks):
     """Ends the run after step 35."""
 
-    def on_step(self, running: Running, position: Position) -> None:
+    def on_step(self, running: Any, position: Position) -> None:
         if position.step == 35:
             running.checkpoints.wait()
             raise KeyboardInterrupt

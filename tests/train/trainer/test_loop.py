@@ -28,7 +28,7 @@ from train.checkpoints.store import name_of
 from train.config.settings import TORCH
 from train.evaluation.trained import Trained
 from train.runs.folder import find_dataset
-from train.runs.hooks import Hooks, Running
+from train.runs.hooks import Hooks
 from train.runs.position import Metrics, Position
 from train.tf_backend.trainer import TrainedModel
 
@@ -204,7 +204,7 @@ def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
 class DamagedWeights(Hooks):
     """A weight is infinite after step 30."""
 
-    def on_step(self, running: Running, position: Position) -> None:
+    def on_step(self, running: Any, position: Position) -> None:
         if position.step == 30:
             variable = running.trainer.model.trainable_variables[-1]
             variable.assign(variable.value * math.inf)
