@@ -6,7 +6,7 @@ from typing import Any
 
 from etl.errors import UsageError
 from etl.slices.history import finished_at, finished_slices
-from etl.slices.manifest import read_slices
+from etl.slices.manifest import Manifest, read_slices
 from etl.stages.champion import CHAMPION
 from etl.stages.layout import is_folder_name, slices_stage
 from etl.stages.names import WORK_FOLDER
@@ -60,6 +60,21 @@ def slices_with(root: Place, fingerprint: str) -> Dataset | None:
         if stage.fingerprint() == fingerprint and (found := read_slices(stage)).fingerprint == fingerprint:
             return Dataset(root.uri, stage.folder.name, found.marker, fingerprint)
     return None
+
+
+def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
+    """All slices; or, of the training split, those of one group of workers only.
+
+    Raises UsageError if there are no training examples.
+    """
+    manifest = Manifest.from_json(dataset.manifest)
+    manifest = manifest if group is None else manifest.of_group(group)
+    if not sum(each.records for each in manifest.splits.get("train", [])):
+        have = ", ".join(f"{split} {sum(each.records for each in own):,}" for split, own in manifest.splits.items())
+        raise UsageError(
+            f"{dataset.folder} has no training examples ({have}); give ringslice shard a --split with train="
+        )
+    return manifest
 
 
 def choose_run(root: Place, name: str | None, resume: str | None, option: str = "--run") -> Place:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from etl.errors import UsageError
-from etl.slices.manifest import Manifest
 from etl.storage.place import Place
 from train.checkpoints import store
 from train.config.recipe import COSINE, Recipe
 from train.config.schedule import Schedule
 from train.config.settings import Settings
-from train.runs.folder import Dataset
+from train.runs.folder import Dataset, choose_slices
 from train.runs.position import Position
 
 
@@ -18,14 +17,12 @@ def recipe_of_run(settings: Settings, dataset: Dataset, run: Place, ranks: int, 
     """The recipe with its batch, its warm-up and the end of its decay: as given, else as the run's newest checkpoint
     has them, else by default.
 
-    Logs if the decay ends elsewhere than before. Raises UsageError if the run is to have more epochs than that and
-    --decay-until is not given.
+    Logs if the decay ends elsewhere than before. Raises UsageError if there are no training examples, or if the run is
+    to have more epochs than that and --decay-until is not given.
     """
     checkpoint = store.newest(run)
     begun = checkpoint.marker["settings"] if checkpoint else {}
-    manifest = Manifest.from_json(dataset.manifest)
-    manifest = manifest if settings.group is None else manifest.of_group(settings.group)
-    total = sum(each.records for each in manifest.splits.get("train", []))
+    total = sum(each.records for each in choose_slices(dataset, settings.group).splits["train"])
     recipe = settings.recipe.resolved(settings.stopping.epochs, begun).with_batch(total, ranks)
     before, after = begun.get("decay_until"), recipe.decay_until
     if checkpoint is None or before is None or after is None:

@@ -21,7 +21,7 @@ from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective
 from train.reader.intervals import run_of
 from train.runs.consistency import describe_devices, require_agreement
-from train.runs.folder import Dataset, choose_run, find_dataset, slices_with
+from train.runs.folder import Dataset, choose_run, choose_slices, find_dataset, slices_with
 from train.runs.learning_rate import recipe_of_run
 
 
@@ -130,21 +130,6 @@ def choose(settings: Settings, replicas: int, log: Callable[[str], None]) -> Cho
             log(f"{run} goes on with its own slices, {own.name}; the newest are {dataset.name}")
             dataset = own
     return Choice(dataset, run.uri, replicas)
-
-
-def choose_slices(dataset: Dataset, group: int | None) -> Manifest:
-    """All slices; or, of the training split, those of one group of workers only.
-
-    Raises UsageError if there are no training examples.
-    """
-    manifest = Manifest.from_json(dataset.manifest)
-    manifest = manifest if group is None else manifest.of_group(group)
-    if not sum(each.records for each in manifest.splits.get("train", [])):
-        have = ", ".join(f"{split} {sum(each.records for each in own):,}" for split, own in manifest.splits.items())
-        raise UsageError(
-            f"{dataset.folder} has no training examples ({have}); give ringslice shard a --split with train="
-        )
-    return manifest
 
 
 @contextmanager
