@@ -17,7 +17,7 @@ from typing import IO
 
 import click
 
-from etl.errors import INTERRUPTED, UsageError
+from etl.errors import INTERRUPTED, DataError, UsageError
 from etl.options.click_command import run_command
 from etl.processes import end_with_parent
 from train.config.run_options import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, STRATEGIES
@@ -161,7 +161,6 @@ class Launcher:
     def __init__(self, line: Sequence[str], ranks: Ranks, script: str, as_json: bool) -> None:
         self._lines, self._lock = RankLines(ranks.launcher), threading.Lock()
         self._script, self._as_json, self._has_summary = script, as_json, False
-        pipe = subprocess.PIPE if ranks.launcher else None  # without one, a terminal shows a bar
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
         self._others = frozenset(descendants(os.getpid()))  # of the program that became this one
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)
@@ -169,8 +168,8 @@ class Launcher:
             line,
             env={"OMP_NUM_THREADS": str(share), **os.environ} if "torch" in ranks.modules else None,
             stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if ranks.launcher else None,  # without one, a terminal shows a bar
             text=True,
             errors="backslashreplace",
             start_new_session=True,  # Ctrl-C is for us
@@ -192,13 +191,17 @@ class Launcher:
         self._finish()
         status = self._process.wait()
         if not is_done:
-            is_explained = self._lines.is_explained if self._threads else status >= 0
+            is_explained = self._lines.is_explained if self._lines.launcher else status >= 0
             if not is_explained:
                 print(f"{INTERRUPTION}; {REMEDIES[self._script]}", file=sys.stderr)
             return INTERRUPTED
         status, lines = self._lines.ending(status)
         for line in lines:
             print(line, end="", file=sys.stderr)
+        if status == 0 and not self._has_summary:
+            raise DataError(
+                f"{self._script} ended with status 0, but not its work: the code of --model may have ended it"
+            )
         return status
 
     def _stop(self) -> bool:
@@ -213,7 +216,7 @@ class Launcher:
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             status = self._process.wait(STOP_TIMEOUT_S)
-            return not self._threads and status >= 0 and status != INTERRUPTED
+            return not self._lines.launcher and status >= 0 and status != INTERRUPTED
         return False
 
     def _finish(self) -> None:

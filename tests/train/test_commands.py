@@ -257,6 +257,17 @@ def torch_ringslice(*words: object) -> Finished:
     return in_torch("python", "-m", "mapreduce.cli", *words)
 
 
+@pytest.mark.integration
+def test_the_code_of_a_model_neither_ends_a_run_unnoticed_nor_prints_into_the_summary(root: Path) -> None:
+    model = "tests.lib.torch_ranks.tiny:{}".format
+    words = ("train", root, "--strategy", "ddp", "--max-steps", 1, "--json", "--model")
+    ended = "main.py ended with status 0, but not its work: the code of --model may have ended it"
+    failed(torch_ringslice(*words, model("leaving")), 1, ended)
+    failed(torch_ringslice(*words, model("leaving"), "--ranks", 2), 1, ended)
+    failed(torch_ringslice(*words, model("exiting")), 1, "the code of --model ended this process (SystemExit(0))")
+    assert json.loads(succeeded(torch_ringslice(*words, model("printing"))).stdout)["steps"] == 1
+
+
 OURS = "ringslice train"  # what lines of the training begin with; on a busy machine there are some within an epoch, too
 RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
 STARTS = {"horovod": ringslice, "ddp": torch_ringslice}

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from etl.entry_point import end_process, run_reporting
-from etl.errors import ERROR_PREFIX, INTERRUPTED, RingsliceError, UsageError, explain, report
+from etl.errors import ERROR_PREFIX, INTERRUPTED, DataError, RingsliceError, UsageError, explain, report
 from etl.options.click_command import invoke
 from train.monitor.heartbeat import Beat
 from train.monitor.kv_store import KVStoreClient
@@ -63,6 +63,9 @@ def run_rank(command: click.Command, name: str, remedy: str) -> NoReturn:
         try:
             require_place()
             return invoke(command, name, monitor)
+        except SystemExit as error:
+            raised.append(error)
+            return _fail(monitor, log, DataError(f"the code of --model ended this process ({error!r})"))
         except (Exception, KeyboardInterrupt) as error:
             raised.append(error)  # and with it its frames: to delete tf.data's iterators is to wait for their reading
             return _fail(monitor, log, error)

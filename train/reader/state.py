@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, Self
 
 from etl.errors import DataError, UsageError
@@ -87,19 +88,18 @@ class ReaderState:
 
         Raises UsageError if it is that of others or of another version, DataError if it is damaged.
         """
-        if state.get("format") != FORMAT:
-            raise UsageError(
-                f"the reader's state has the format {state.get('format')!r}, this version reads {FORMAT!r}"
-            )
+        found_format = state.get("format") if isinstance(state, Mapping) else None
+        if found_format != FORMAT:
+            raise UsageError(f"the reader's state has the format {found_format!r}, this version reads {FORMAT!r}")
         if state.get("slices") != slices:
             raise UsageError(f"the reader's state is that of other slices ({state.get('slices')}, now {slices})")
         if state.get("split") != split:
             raise UsageError(f"the reader's state is that of another split ({state.get('split')}, now {split})")
         try:
-            seed, epoch, window_blocks = (int(state[name]) for name in ("seed", "epoch", "window_blocks"))
-            world_size, lanes, batch, taken = (int(state[name]) for name in ("world_size", "lanes", "batch", "taken"))
-            drop_last = bool(state["drop_last"])
-            left = tuple((int(start), int(stop)) for start, stop in state["left"])
+            seed, epoch, window_blocks = (index(state[name]) for name in ("seed", "epoch", "window_blocks"))
+            world_size, lanes, batch = (index(state[name]) for name in ("world_size", "lanes", "batch"))
+            taken, drop_last = index(state["taken"]), bool(state["drop_last"])
+            left = tuple((index(start), index(stop)) for start, stop in state["left"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the reader's state is damaged ({error!r})") from None
         bounds = [0, *(bound for each in left for bound in each), total]
@@ -108,8 +108,9 @@ class ReaderState:
                 f"the reader's state is damaged: {list(left)} are not ascending intervals of {total} examples"
             )
         found = cls(slices, split, seed, epoch, window_blocks, left, world_size, lanes, batch, drop_last)
-        if min(window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= found.steps.number:
+        if min(epoch, window_blocks, world_size, lanes, batch) < 1 or not 0 <= taken <= found.steps.number:
             raise DataError(
-                f"the reader's state is damaged: {window_blocks=}, {world_size=}, {lanes=}, {batch=}, {taken=}"
+                f"the reader's state is damaged: {epoch=}, {window_blocks=}, {world_size=}, {lanes=}, {batch=},"
+                f" {taken=}"
             )
         return found.after(taken)

@@ -82,7 +82,10 @@ def read_metrics(run: Place) -> Metrics:
     folder = run / METRICS_FOLDER
     names = [info.base_name for info in folder.children() if FILE_NAME.fullmatch(info.base_name)]
     tables = [SCHEMA.empty_table(), *(_read(folder / name) for name in names)]
-    table = pa.concat_tables(tables, promote_options="permissive")
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # an epoch's number that is a text in one of them
+        raise damaged(folder, error) from None
     of_kind = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in ("step", "epoch", "ranks")}
     steps, usage = of_kind["step"], of_kind["ranks"].select(list(_USAGE)).to_pylist()
     of_steps = steps.select(list(_REQUIRED)).flatten()

@@ -192,6 +192,7 @@ def run_ddp(
         return
     monitor.local_phase("joining the other ranks")
     warnings.filterwarnings("ignore", "Grad strides do not match")  # of kernels of one channel, whose layouts are alike
+    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")  # as it is for models of users
     timeout = collective_timeout(stall_timeout_s)
     with name_lost_ranks():
         try:

@@ -56,9 +56,9 @@ class ModelParallel(DataParallel):
         """The part of this rank."""
         raise NotImplementedError
 
-    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
+    def wrap(self, model: nn.Module, may_leave_out: bool) -> nn.Module:
         """As it is: `average` reduces its gradients after the backward pass."""
-        del pixels
+        del may_leave_out
         return model
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -42,7 +42,7 @@ def _measure(layers: Sequence[nn.Module], shape: Shape, device: torch.device) ->
         for _ in range(ROUNDS):
             features = features.detach().requires_grad_()
             begun = _now(device)
-            output = layer(features)
+            output = layer(features.clone())  # it may work in place
             output.backward(torch.ones_like(output))
             rounds.append(_now(device) - begun)
         seconds.append(min(rounds))
@@ -62,10 +62,15 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Sequential]:
     return (
         isinstance(module, nn.Sequential)
         and type(module).forward is nn.Sequential.forward
-        and "forward" not in vars(module)
         and not (module._parameters or module._buffers)
-        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+        and not has_additions(module)
     )
+
+
+def has_additions(module: nn.Module) -> bool:
+    """True if it has hooks, or a forward pass other than its class."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module)
 
 
 def join_without_weights(layers: Sequence[nn.Module]) -> list[int]:

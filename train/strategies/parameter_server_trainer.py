@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from etl.errors import UsageError
 from etl.slices.manifest import Manifest
 from train.config.augmentation import Augmentation
 from train.config.settings import Settings
@@ -58,6 +59,8 @@ class WorkerPool(MirroredReplicas):
 class PureModel:
     """A Keras model that changes none of its variables: after a call, ``changes`` are what batch norm would add to its
     running ``statistics``. So a closure can be run again, and workers do not see each other's.
+
+    Raises UsageError if a layer changes another variable, as one that counts steps.
     """
 
     def __init__(self, model: keras.Model, seed: int) -> None:
@@ -77,6 +80,13 @@ class PureModel:
             logits = self._model(pixels, training=training)
             self.losses = self._model.losses
         self.changes = [scope.get_current_value(each) - olds[id(each)] for each in self.statistics]
+        expected = {id(each) for each in (*self.statistics, *self._draws.states)}
+        for each, old in values:
+            if id(each) not in expected and scope.get_current_value(each) is not old:
+                raise UsageError(
+                    f"--model: a layer changes {each.path} ({each.dtype}) in training, and parameter servers only"
+                    " support changes of floating-point statistics. Use --strategy mirrored or horovod"
+                )
         return logits
 
 

@@ -50,6 +50,7 @@ class Stage(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """The outputs for ``features`` of shape (micro-batch, …): float32, with zeros for padding in training."""
         size = len(features)
+        features = features.clone()  # the first layer may work in place, and what a rank received must stay
         if self.training:
             examples = self._examples[self._micro_batch]
             self.layers.train(examples > 0)
@@ -115,9 +116,9 @@ class LayerDivision(ModelParallel):
             own.add_module(name, layer)
         return own
 
-    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
+    def wrap(self, model: nn.Module, may_leave_out: bool) -> nn.Module:
         """The layers as a `Stage`."""
-        del pixels
+        del may_leave_out
         assert isinstance(model, nn.Sequential)
         return Stage(model, self._first, self._device, self._dtype)
 

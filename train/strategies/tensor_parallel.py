@@ -21,7 +21,7 @@ from train.config.settings import TENSOR_PARALLEL, Settings
 from train.parallel.collective import Collective
 from train.runs.consistency import counted
 from train.strategies.divided_model import PARTS, DividedModel, DividedTrainer, ModelParallel
-from train.strategies.division import Shape, is_plain, measure, spread
+from train.strategies.division import Shape, has_additions, is_plain, measure, spread
 from train.torch_backend.branches import SUM, Branches
 from train.torch_backend.feed import PixelBatch
 from train.torch_backend.trainer import TorchTrainer
@@ -95,12 +95,14 @@ def pairs(model: nn.Module, ranks: int) -> Iterator[tuple[str, str]]:
         first: tuple[str, nn.Linear] | None = None
         for child, layer in module._modules.items():  # one may be there twice
             name = f"{path}.{child}" if path else child
-            if type(layer) is nn.Linear and first is not None and first[1].out_features % ranks == 0:
+            if has_additions(layer):
+                first = None
+            elif type(layer) is nn.Linear and first is not None and first[1].out_features % ranks == 0:
                 yield first[0], name
                 first = None
             elif type(layer) is nn.Linear:
                 first = name, layer
-            elif not isinstance(layer, ELEMENTWISE):
+            elif type(layer) not in ELEMENTWISE:
                 first = None
 
 

@@ -35,12 +35,12 @@ class RandomDraws:
     def __init__(self, model: keras.Model, seed: int, rank: int) -> None:
         generators = [each for layer in model._flatten_layers() for each in layer._seed_generators]
         generators.append(global_seed_generator())  # of layers that draw without a seed
-        self._states = [each.state for each in generators]
+        self.states = [each.state for each in generators]
         self._keys = [_key(seed, number, rank) for number in range(len(generators))]
 
     def begin(self, step: Any) -> None:
         """In a graph, have the draws that follow be those of ``step`` (an integer scalar)."""
-        for state, key in zip(self._states, self._keys, strict=True):
+        for state, key in zip(self.states, self._keys, strict=True):
             seed = tf.stack([tf.constant(key, tf.int64), tf.cast(step, tf.int64)])
             first = tf.random.stateless_uniform([2], seed, 0, SEEDS, tf.int32)
             state.assign(tf.cast(first, state.dtype))

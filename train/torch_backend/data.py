@@ -81,6 +81,8 @@ class SliceDataset(IterableDataset[Batch]):
         self.reading = replace(self.reading, budget_bytes=self._budget_bytes())
         if self._reader.total < self.shares:
             raise UsageError(f"{self._reader.total} examples of {self.split} for {self.shares} shares; use fewer ranks")
+        if not self.epoch_batches:
+            raise UsageError(f"batch {self.batch} is more than each of {self.shares} shares has, with drop_last")
         self.begin_epoch(FIRST_EPOCH)
 
     def _budget_bytes(self) -> int:
@@ -191,6 +193,7 @@ class SliceLoader(DataLoader[Batch]):
             options.setdefault("multiprocessing_context", "spawn")  # a forked process cannot use an open HDFS
         super().__init__(dataset, batch_size=None, num_workers=dataset.workers, **options)
         self._slices, self._taken = dataset, 0
+        self._pass = object()  # of the iterator that counts: those before it, and before a state was loaded, do not
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch, also if some are taken already: Lightning counts those itself."""
@@ -200,15 +203,16 @@ class SliceLoader(DataLoader[Batch]):
         """The rest of an epoch that was loaded; else the epoch after the last pass, though that was left early."""
         if self._taken:  # also Lightning leaves it: after so many batches, without asking whether there are more
             self._slices.begin_epoch(self._slices.epoch + 1)
-        self._taken = 0
-        return self._counted(super().__iter__())
+        self._taken, self._pass = 0, object()
+        return self._counted(super().__iter__(), self._pass)
 
-    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _counted(self, batches: Iterator[Batch], own: object) -> Iterator[Batch]:
         for batch in batches:
-            self._taken += 1
+            self._taken += own is self._pass
             yield batch
-        self._slices.begin_epoch(self._slices.epoch + 1)
-        self._taken = 0
+        if own is self._pass:
+            self._slices.begin_epoch(self._slices.epoch + 1)
+            self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What is left of the epoch after the last batch that was given: equal on all ranks after the same step."""
@@ -217,4 +221,4 @@ class SliceLoader(DataLoader[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there; see `SliceDataset.load_state_dict`."""
         self._slices.load_state_dict(state)
-        self._taken = 0
+        self._taken, self._pass = 0, object()

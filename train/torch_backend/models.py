@@ -176,15 +176,11 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
             model: Any = builder(shape, classes)
             if not isinstance(model, nn.Module):
                 raise UsageError(f"--model {name!r} gives {type(model).__name__}, not a torch.nn.Module")
-            with torch.no_grad():  # also makes the weights of lazy layers
-                logits = model.eval()(torch.zeros(1, shape[2], *shape[:2]))
+            require_logits(name, model, shape, classes)
     except (RuntimeError, ValueError) as error:  # what PyTorch raises if shapes do not fit
         if is_out_of_memory(error):
             raise
         raise misfit(name, shape, error) from error
-    if getattr(logits, "shape", None) != (1, classes):
-        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise UsageError(f"--model {name!r} gives {found}, not logits of shape (batch, {classes})")
     if not any(each.requires_grad for each in model.parameters()):
         raise UsageError(f"--model {name!r} has no weights to train")
     for path, tensor in model.state_dict().items():
@@ -199,18 +195,23 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
     return model
 
 
-def has_unused_weights(model: nn.Module, pixels: torch.Tensor) -> bool:
-    """True if some weight that is to be trained gets no gradient from the logits of ``pixels``, of two examples at
-    least, which are computed as in a training step. Weights and buffers stay as they are.
+def require_logits(name: str, model: nn.Module, shape: ImageShape, classes: int) -> None:
+    """Raise UsageError if it does not give logits for two pictures, in training too.
+
+    Weights of lazy layers are made; all others, and buffers, stay as they are.
     """
-    buffers = [each.clone() for each in model.buffers()]
-    model.train()(pixels).sum().backward()
-    is_unused = any(each.requires_grad and each.grad is None for each in model.parameters())
-    model.zero_grad()
-    with torch.no_grad():
+    pixels = torch.zeros(2, shape[2], *shape[:2])
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        given = [model.eval()(pixels)]
+        buffers = [each.clone() for each in model.buffers()]
+        if not any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):  # which trains on GPUs only
+            given.append(model.train()(pixels))
         for each, old in zip(model.buffers(), buffers, strict=True):
             each.copy_(old)
-    return is_unused
+    for each, when in zip(given, ("", " in training"), strict=False):
+        found = tuple(each.shape) if isinstance(each, torch.Tensor) else type(each).__name__
+        if found != (2, classes):
+            raise UsageError(f"--model {name!r} gives {found}{when}, not logits of shape (batch, {classes})")
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train.parallel.collective import Collective
-from train.torch_backend.models import has_unused_weights
 
 
 class DataParallel:
@@ -27,20 +26,20 @@ class DataParallel:
         """The part that this process has of the model that ``build`` makes: all of it."""
         return build()
 
-    def wrap(self, model: nn.Module, pixels: torch.Tensor) -> nn.Module:
+    def wrap(self, model: nn.Module, may_leave_out: bool) -> nn.Module:
         """``model`` within DistributedDataParallel, whose backward pass gives the mean of the gradients of all copies.
 
-        Alone it is left as it is. Buffers are not broadcast. ``pixels`` are any that it takes, of two examples.
+        Alone it is left as it is. Buffers are not broadcast. A model that ``may_leave_out`` weights in a step, or in
+        all of them, takes somewhat longer.
         """
         if self.size == 1:
             return model
-        is_partial = has_unused_weights(model, pixels)
         with warnings.catch_warnings():  # the option has another name in newer versions
             warnings.simplefilter("ignore")
             return DistributedDataParallel(
                 model,
                 broadcast_buffers=False,  # the trainer averages them
-                find_unused_parameters=is_partial,  # takes time in each step
+                find_unused_parameters=may_leave_out,
             )
 
     def without_reduction(self, net: nn.Module) -> AbstractContextManager[None]:

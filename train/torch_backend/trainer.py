@@ -22,7 +22,7 @@ from train.reader.intervals import run_of
 from train.runs.metrics import now
 from train.torch_backend.decode import Decoder
 from train.torch_backend.feed import PixelBatch, PixelBatches, PixelFeed, statistics_of
-from train.torch_backend.models import build
+from train.torch_backend.models import BUILDERS, build
 from train.torch_backend.optimizer import RecipeOptimizer
 from train.torch_backend.replicas import DataParallel
 from train.torch_backend.step_timer import StepTimer
@@ -58,7 +58,7 @@ class TorchTrainer:
         if any(each.is_meta for each in model.state_dict().values()):
             model.to_empty(device=device)
         self.model: nn.Module = model.to(device, memory_format=layout)
-        self.net = replicas.wrap(self.model, torch.zeros(2, shape[2], *shape[:2], device=device))
+        self.net = replicas.wrap(self.model, may_leave_out=recipe.model not in BUILDERS)
         self.optimizer = RecipeOptimizer(recipe, self.model, device)
         self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._mean, self._std = statistics_of(manifest, device)

@@ -40,6 +40,20 @@ def require_memory() -> None:
     raise AssertionError("too little memory was not refused")
 
 
+def require_the_last_pass_counts() -> None:
+    """An iterator that another one follows, or a state that is loaded, counts nothing at its end."""
+    loader = SliceLoader(dataset := SliceDataset(sys.argv[1], batch=64))
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)  # of the next epoch
+    next(newer)
+    list(older)
+    assert (dataset.epoch, loader.state_dict()["taken"]) == (2, 1)
+    loader.load_state_dict(loader.state_dict())
+    list(newer)
+    assert (dataset.epoch, loader.state_dict()["taken"]) == (2, 1)
+
+
 class Classifier(lightning.LightningModule):
     def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
         super().__init__()
@@ -90,6 +104,8 @@ def main() -> None:
         lambda: SliceLoader(dataset, persistent_workers=True),
         lambda: SliceLoader(dataset, in_order=False),
         lambda: SliceDataset(sys.argv[1], batch=16, crop=0),
+        lambda: SliceDataset(sys.argv[1], batch=1 << 20, drop_last=True),
+        lambda: dataset.load_state_dict([]),  # type: ignore[arg-type]
         lambda: SliceDataset(sys.argv[1], batch=16, split="test").load_state_dict(state or {}),
     ]
     for number, make in enumerate(refused):
@@ -97,6 +113,7 @@ def main() -> None:
             make()
             raise AssertionError(f"{number} was not refused")
     require_memory()
+    require_the_last_pass_counts()
     found = {"keys": keys, "batches": counts, "epoch": epoch, "of_lightning": train_by_lightning()}
     print(json.dumps(found, allow_nan=False))
 

@@ -59,7 +59,7 @@ ALONE = "alone-"
 compute_gradients = PipelineTrainer._compute_gradients
 CONTROLS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "without-average": lambda: mock.patch.object(ModelParallel, "average"),
-    "without-reduction": lambda: mock.patch.object(DataParallel, "wrap", lambda _, model, pixels: model),
+    "without-reduction": lambda: mock.patch.object(DataParallel, "wrap", lambda _, model, may_leave_out: model),
     "without-gradients": lambda: mock.patch.object(PipelineTrainer, "_compute_gradients", lose_gradients),
     "without-sum-of-branches": lambda: mock.patch.object(OwnBranches, "shared", lambda _, features: features),
     "without-sum": lose_sums,

@@ -1,5 +1,7 @@
 """Models of PyTorch that are small."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -118,6 +120,66 @@ class Interposed(nn.Module):
 
 def interposed(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Interposed(shape[0] * shape[1] * shape[2], classes))
+
+
+class Hooked(nn.Tanh):
+    """Does something else in training, as a hook may."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        found = super().forward(features)
+        return found - found.mean(1, keepdim=True) if self.training else found
+
+
+def hooked(shape: Shape, classes: int) -> nn.Module:
+    inputs = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 32), Hooked(), nn.Linear(32, classes))
+
+
+class TwiceInTraining(nn.Linear):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(features)
+        return torch.cat([logits, logits], 1) if self.training else logits
+
+
+def twice_in_training(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), TwiceInTraining(shape[0] * shape[1] * shape[2], classes))
+
+
+class SometimesUsed(nn.Module):
+    """Leaves a layer out at random: other ranks use it in the same step. Its first layer works in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.relu, self.layer = nn.ReLU(inplace=True), nn.Linear(width, width)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        features = self.relu(features)
+        return features + self.layer(features) if torch.rand(()) > 0.5 else features
+
+
+def sometimes_used(shape: Shape, classes: int) -> nn.Module:
+    inputs = nn.Linear(shape[0] * shape[1] * shape[2], 32)
+    return nn.Sequential(nn.Flatten(), inputs, SometimesUsed(32), nn.Linear(32, classes))
+
+
+def in_place(shape: Shape, classes: int) -> nn.Module:
+    """As `smooth`, but each of the last layers begins in place."""
+    inputs, tanh = shape[0] * shape[1] * shape[2], nn.Hardtanh(inplace=True)
+    later = (nn.Sequential(tanh, nn.Linear(32, width)) for width in (32, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 32), *later)
+
+
+def leaving(shape: Shape, classes: int) -> nn.Module:
+    os._exit(0)
+
+
+def exiting(shape: Shape, classes: int) -> nn.Module:
+    raise SystemExit(0)
+
+
+def printing(shape: Shape, classes: int) -> nn.Module:
+    print("a line of the model")
+    return smooth(shape, classes)
 
 
 class Mistaken(nn.Module):

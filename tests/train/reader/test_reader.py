@@ -1,6 +1,7 @@
 """The reader on real slices: each example once, whatever ranks resume; of damage never a wrong record."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -160,6 +161,9 @@ def long(long_root: Path, tmp_path: Path) -> Written:
         ({"seed": "x"}, DataError, "is damaged"),
         ({"lanes": 0}, DataError, "is damaged"),
         ({"taken": -1}, DataError, "is damaged"),
+        ({"epoch": 0}, DataError, "is damaged"),
+        ({"batch": math.inf}, DataError, "is damaged"),
+        ({"left": [[0, 1.5]]}, DataError, "is damaged"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(

@@ -219,6 +219,7 @@ STEP = '{"kind": "step", "step": 1, "epoch": 1, "examples": 8, "ranks": 1, "time
         ("confusion-test.json", HEAD + "[[1, 2], [3, 4.5]]}", "or not integers"),
         (STEPS, STEP, "steps-1-1.jsonl is damaged (JSON parse error: Missing a comma or '}'"),
         (STEPS, STEP + ', "step_s": {"mean": 1, "max": 1}}', "metrics is damaged (a step has no step_s.slowest_rank)"),
+        (STEPS, '{"kind": "epoch", "epoch": 1, "train_loss": "a"}', "metrics is damaged (Unable to merge"),
         (STEPS, '{"kind": "epoch"}', "metrics is damaged (an epoch has no number)"),
         (STEPS, RANKS + '"peak_memory_bytes": [1, 2]}', "(a line of ranks is not whole)"),
         (STEPS, RANKS[:-2] + "}", "(a line of ranks is not whole)"),

@@ -22,7 +22,7 @@ from train.reader.intervals import Steps
 from train.strategies import parameter_server
 from train.strategies.mirrored import divided, run_mirrored
 from train.strategies.parameter_server import FACTS, await_end, publish_versions
-from train.strategies.parameter_server_trainer import divide, update_part
+from train.strategies.parameter_server_trainer import PureModel, divide, update_part
 
 BATCH, COPIES = 64, 16
 
@@ -70,6 +70,26 @@ def test_each_of_the_workers_adds_its_share_of_a_change_of_batch_norm() -> None:
     for _ in range(4):
         part()
     assert float(statistic.numpy()) == pytest.approx(0.2)
+
+
+class Counted(keras.layers.Layer):
+    """Counts its calls in training."""
+
+    def build(self, _: object) -> None:
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+
+    def call(self, features: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            self.calls.assign_add(1)
+        return features
+
+
+def test_a_layer_whose_changes_would_be_lost_is_refused() -> None:
+    """The draws of dropout, and batch norm's statistics, are no such changes."""
+    layers = [keras.Input([3]), keras.layers.Dropout(0.5), keras.layers.BatchNormalization()]
+    PureModel(keras.Sequential(layers), 0)(tf.ones([2, 3]), training=True)
+    with pytest.raises(UsageError, match=r"--model: a layer changes .*calls \(int32\) in training"):
+        PureModel(keras.Sequential([*layers, Counted()]), 0)(tf.ones([2, 3]), training=True)
 
 
 def test_a_step_without_examples_has_one_part() -> None:

@@ -194,9 +194,11 @@ def test_four_ranks_take_the_steps_of_one_process(root: Path) -> None:
 
 def test_two_ranks_take_the_steps_of_one_process_with_other_models(root: Path) -> None:
     """A weight has no part in the loss, also with parts of a step, which are summed up on each rank. Branches on
-    different ranks have batch norm and dropout in them.
+    different ranks have batch norm and dropout in them. A stage begins in place. A layer that one rank leaves out in a
+    step, and another does not, ends nothing.
     """
     words = ["--data", root, *UPDATE]
+    in_place = [*words, "--model", f"{TINY}:in_place", "--batch", 64, "--max-steps", 15]
     noisy = [*words, "--model", f"{TINY}:noisy_branches", "--batch", 64, "--max-steps", 20]
     run_several(
         2,
@@ -204,9 +206,14 @@ def test_two_ranks_take_the_steps_of_one_process_with_other_models(root: Path) -
         ["alone-1", *noisy, *DDP, "--run", "noisy"],
         [*noisy, *TENSOR, "--run", "divided"],
         ["without-sum-of-branches", *noisy, *TENSOR, "--run", "control"],
+        ["alone-1", *in_place, *DDP, "--run", "alone"],
+        [*in_place, *PIPELINE, "--run", "in-place"],
+        [*words, "--model", f"{TINY}:sometimes_used", "--batch", 16, "--max-steps", 20, *DDP, "--run", "sometimes"],
     )
     require_steps(root, "joined", ["ddp"])
     require_steps(root, "noisy", ["divided"], ["control"])
+    require_steps(root, "alone", ["in-place"])
+    assert (root / "runs/sometimes/result.json").exists()
 
 
 def test_copies_of_a_divided_model_take_the_steps_of_one_process_on_whatever_layout(root: Path) -> None:
@@ -293,6 +300,8 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
         "--model gives Residual with a forward, hooks or": ["pipeline", "--model", f"{TINY}:residual"],
         "--model gives other logits once": ["tensor-parallel", "--model", f"{TINY}:interposed"],
         "--model has 2.weight as 4.weight, too": ["tensor-parallel", "--model", f"{TINY}:shared"],
+        "--model has none. Use ddp": ["tensor-parallel", "--model", f"{TINY}:hooked"],
+        "gives (2, 20) in training, not logits": ["ddp", "--model", f"{TINY}:twice_in_training"],
         "--batch 64 is not divisible by --micro-batches 5": ["pipeline", "--micro-batches", "5"],
         "3 ranks for 2 layers with weights": ["pipeline", "--model", "mlp"],
         "divides Branches, of at least 3, and pairs of torch.nn.Linear": ["tensor-parallel", "--model", "cnn"],
