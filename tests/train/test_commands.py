@@ -236,7 +236,7 @@ AGAIN = "ringslice: interrupted; if champion.json is as before, run it again\n"
     ("strategy", "steps", "status", "line"),
     [
         ("mirrored", [INTERRUPT.format(60)], 130, AGAIN),  # before it has handlers
-        ("mirrored", [IGNORE, INTERRUPT.format(1)], 0, ""),  # at its end
+        ("mirrored", [IGNORE, SUMMARY, INTERRUPT.format(1)], 0, ""),  # at its end
         ("mirrored", [IGNORE, INTERRUPT.format(1), "os._exit(130)"], 130, ""),  # it has reported that
         ("multi-worker-mirrored", [INTERRUPT.format(60)], 130, AGAIN),
         ("multi-worker-mirrored", [SUMMARY, AWAIT, INTERRUPT.format(1), "os._exit(1)"], 1, ""),

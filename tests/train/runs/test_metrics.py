@@ -141,6 +141,7 @@ class Interrupt(Hooks):
     """Ends the run after step 35."""
 
     def on_step(self, running: Any, position: Position) -> None:
+        running.metrics.wait()  # else a slow write is still at work when the next one is due
         if position.step == 35:
             running.checkpoints.wait()
             raise KeyboardInterrupt
