@@ -213,6 +213,6 @@ def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
 @pytest.mark.integration
 def test_a_cache_at_a_relative_path_is_found_from_any_folder() -> None:
     rule = "show: ; @echo $(AIRFLOW_CACHED) $(TORCH_CACHED)"
-    shown = succeeded(run("make", "--eval", rule, "show", "CACHE=some/cache")).stdout.split()
+    shown = succeeded(run("make", "--no-print-directory", "--eval", rule, "show", "CACHE=some/cache")).stdout.split()
     folder = REPOSITORY / "some/cache"
     assert [path.rpartition("-")[0] for path in shown] == [f"{folder}/airflow", f"{folder}/torch"]
