@@ -199,9 +199,7 @@ class Launcher:
         for line in lines:
             print(line, end="", file=sys.stderr)
         if status == 0 and not self._has_summary:
-            raise DataError(
-                f"{self._script} ended with status 0, but not its work: the code of --model may have ended it"
-            )
+            raise DataError(f"{self._script} ended before its work was done: the code of --model may have ended it")
         return status
 
     def _stop(self) -> bool:

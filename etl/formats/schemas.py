@@ -1,10 +1,6 @@
 """Arrow schemas of the Parquet tables that stages write."""
 
-from dataclasses import fields
-
 import pyarrow as pa
-
-from etl.images.config import Limits
 
 _SHA256 = pa.binary(32)
 
@@ -45,7 +41,15 @@ _COUNTED = [
     ("rejects", pa.struct(_required(*_REJECTS))),
     ("examples", _EXAMPLES),
 ]
-_LIMITS = [(each.name, pa.float64() if each.type is float else _COUNT) for each in fields(Limits)]
+_LIMITS = [
+    ("pixels", _COUNT),
+    ("size_bytes", _COUNT),
+    ("frames", _COUNT),
+    ("aspect", pa.float64()),
+    ("least_side", _COUNT),
+    ("seconds", pa.float64()),
+    ("memory_bytes", _COUNT),
+]
 
 # One row per pack of a generation of raw, in its order; file is the URI, column the image column, of a pack in place.
 PACKS = pa.schema(

@@ -51,9 +51,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class IntegerRange(click.IntRange):
+    """A range of integers."""
+
+    metavar = "N"
+
+
 BYTES, SIZE, COLOR = Parsed(parse_bytes, "SIZE"), Parsed(parse_size, "N|HxW"), Parsed(parse_color, "COLOR")
 NUMBERS, COUNTS = Parsed(parse_numbers, "X[,Y,Z]"), Parsed(parse_counts, "N,…")
-INTEGER, COUNT = click.IntRange(min=0), click.IntRange(min=1)
+INTEGER, COUNT = IntegerRange(min=0), IntegerRange(min=1)
 FRACTION = FiniteRange(0, 1)
 SECONDS = FiniteRange(min=0, min_open=True)
 

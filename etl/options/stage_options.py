@@ -19,6 +19,7 @@ from etl.options.click_command import (
     SECONDS,
     SIZE,
     FiniteRange,
+    IntegerRange,
     Option,
     Parsed,
 )
@@ -45,8 +46,7 @@ def _flag(name: str, text: str) -> Option:
 
 def _value(name: str, kind: click.ParamType[Any] | str, text: str, **settings: Any) -> Option:
     """An option with a value: of a type, or a text, of which ``kind`` is the name in the help."""
-    default = "N" if isinstance(kind, click.IntRange) else None
-    metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", default)
+    metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", None)
     kind = Parsed(parse_text) if isinstance(kind, str) else kind
     return click.option(name, type=kind, help=text, metavar=metavar, show_default="default" in settings, **settings)
 
@@ -204,7 +204,7 @@ NORMALIZE_OPTIONS = (
         default="#ffffff",
     ),
     _value("--format", click.Choice(FORMATS), "Format of the pixels. Default: png for IDX sources, else jpeg."),
-    _value("--quality", click.IntRange(1, 100), "JPEG quality, 1 to 100.", default=95),
+    _value("--quality", IntegerRange(1, 100), "JPEG quality, 1 to 100.", default=95),
     _value("--subsampling", click.Choice(tuple(map(str, SUBSAMPLINGS))), "JPEG color: 4:2:0 or 4:4:4.", default="420"),
     _value(
         "--subtract",

@@ -183,7 +183,6 @@ def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) ->
     ("case", "error", "started"),
     [
         (1, "DataError: ingest ended with status 1: this is why", 1),
-        (2, "UsageError: ingest ended with status 2: this is why", 1),
         ({"siez": "28", "epoch": 1}, "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
         ({"max_imbalance": 2.5}, "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
         ("verify", "DataError: no summary of verify (marked as success?). Clear it", 3),

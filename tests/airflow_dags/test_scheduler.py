@@ -95,6 +95,7 @@ def sliced(digits_root: Path, tmp_path: Path) -> Path:
     return shutil.copytree(digits_root, tmp_path / "root")  # export also reads how images were normalized
 
 
+@pytest.mark.chaos
 def test_kills_in_training(scheduler: Scheduler, sliced: Path, run: str) -> None:
     for name in kill_in_training(scheduler, open_place(str(sliced)), run):
         require_each_key_once(sliced / f"runs/{name}", sliced / "slices/default", EPOCHS)

@@ -85,8 +85,12 @@ def open_data(run: Run, processes: Processes, monitor: Monitor) -> Data:
     folder = run.choice.dataset.folder
     readers = {split: SplitReader(folder, run.manifest, split, *options) for split in run.manifest.splits}
     used = {split: reader for split, reader in readers.items() if reader.total}
-    for reader in used.values():
-        collective.run_on_root(reader.require)
+
+    def require_all() -> None:
+        for reader in used.values():
+            reader.require()
+
+    collective.run_on_root(require_all)
     return Data(
         used,
         run.choice.dataset.fingerprint,

@@ -82,7 +82,8 @@ class SliceDataset(IterableDataset[Batch]):
         if self._reader.total < self.shares:
             raise UsageError(f"{self._reader.total} examples of {self.split} for {self.shares} shares; use fewer ranks")
         if not self.epoch_batches:
-            raise UsageError(f"batch {self.batch} is more than each of {self.shares} shares has, with drop_last")
+            few = f"batch {self.batch} is more than each of {self.shares} shares has"
+            raise UsageError(f"{few}, with drop_last; give a smaller batch")
         self.begin_epoch(FIRST_EPOCH)
 
     def _budget_bytes(self) -> int:

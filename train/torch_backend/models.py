@@ -196,7 +196,7 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
 
 
 def require_logits(name: str, model: nn.Module, shape: ImageShape, classes: int) -> None:
-    """Raise UsageError if it does not give logits for two pictures, in training too.
+    """Raise UsageError if it does not give logits for two pictures; a model of the user's in training, too.
 
     Weights of lazy layers are made; all others, and buffers, stay as they are.
     """
@@ -204,7 +204,8 @@ def require_logits(name: str, model: nn.Module, shape: ImageShape, classes: int)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         given = [model.eval()(pixels)]
         buffers = [each.clone() for each in model.buffers()]
-        if not any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):  # which trains on GPUs only
+        is_for_gpus = any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())
+        if name not in BUILDERS and not is_for_gpus:
             given.append(model.train()(pixels))
         for each, old in zip(model.buffers(), buffers, strict=True):
             each.copy_(old)
