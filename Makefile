@@ -51,19 +51,19 @@ demo: $(INSTALLED)
 PYTEST := $(BIN)/python -m pytest
 # Compiled modules are kept: a suite starts a thousand processes, each of which would compile ours anew
 test test-unit test-all chaos: export PYTHONDONTWRITEBYTECODE :=
-TWO_WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
+WORKERS := -n 3 --dist loadgroup --no-loadscope-reorder
 UNIT := not (integration or hadoop or chaos)
 
 test-unit: $(INSTALLED)
-	$(PYTEST) -m "$(UNIT) and not witness" $(TWO_WORKERS) $(TESTS)
+	$(PYTEST) -m "$(UNIT) and not witness" $(WORKERS) $(TESTS)
 
 test: $(INSTALLED) airflow torch-for-tests
-	$(PYTEST) -m "witness or $(UNIT)" $(TWO_WORKERS) --durations 20 $(TESTS)
+	$(PYTEST) -m "witness or $(UNIT)" $(WORKERS) --durations 20 $(TESTS)
 
 test-all: $(INSTALLED) airflow torch-for-tests
-	$(PYTEST) -m "not chaos" $(TWO_WORKERS) --durations 40 $(TESTS)
+	$(PYTEST) -m "not chaos" $(WORKERS) --durations 40 $(TESTS)
 
-chaos: $(INSTALLED) airflow
+chaos: $(INSTALLED) airflow torch-for-tests
 	$(PYTEST) -m chaos $(TESTS)
 
 same-bytes: $(INSTALLED)

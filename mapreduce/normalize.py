@@ -148,8 +148,8 @@ def _plan_retry(root: Place, stage: Stage, values: Mapping[str, Any]) -> tuple[G
         raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
     config = NormalizeConfig.resolve(values, raw.marker["pixels"])
     _require_looser_limits(parent.marker["config"], config)
-    planned = stage.read_plan()
-    if planned is not None and planned["identity"]["input"] != parent.marker["input"]:
+    planned = stage.read_identity()
+    if planned is not None and planned["input"] != parent.marker["input"]:
         raise UsageError(f"{stage.folder} is unfinished; first run normalize without --retry-rejects")
     return parent, config
 
@@ -230,26 +230,27 @@ def _plan_work(
     reused: int = 0,
 ) -> Work:
     """The work of making these parts, each with the images and bytes of its pack, beside ``reused`` images."""
-    folder = tasks.stage.folder
-    todo = [part for part in parts if not rows_place(folder, part[0].part).exists()]
-    tasks.record.note(decoded=sum(images for _, images, _ in todo))
+    folder, total = tasks.stage.folder, reused + sum(images for _, images, _ in parts)
+
+    def unfinished() -> list[tuple[Origin, int, int]]:
+        files = {info.base_name for info in (folder / "parts").children()}
+        return [part for part in parts if rows_place(folder, part[0].part).name not in files]
 
     def watch() -> tuple[int, str]:
-        published = {info.base_name for info in (folder / "parts").children()}
-        done = (images for origin, images, _ in parts if rows_place(folder, origin.part).name in published)
-        return reused + sum(done), ""
+        return total - sum(images for _, images, _ in unfinished()), ""
 
     def incomplete() -> Iterator[Place]:
         """Records and rejects of a part without rows: this time an image may be on the other side of a limit."""
         there = {info.base_name for name in ("parts", "rejects") for info in (folder / name).children()}
-        for origin, _, _ in todo:
+        for origin, _, _ in unfinished():  # by now: the tasks of an earlier run may have ended some of ``todo``
             files = records_place(folder, origin.part), *rejects_places(folder, origin.part)
             yield from (file for file in files if file.name in there)
 
+    todo = unfinished()
+    tasks.record.note(decoded=sum(images for _, images, _ in todo))
     job = {"stage": "normalize", "root": tasks.job.root.uri, "config": config.to_json(), "classes": classes}
     lines = [origin.to_json() | {"bytes": size_bytes} for origin, _, size_bytes in todo]
     number = worthwhile_tasks(sum(size for _, _, size in todo), sum(images for _, images, _ in todo))
-    total = reused + sum(images for _, images, _ in parts)
     return Work(job, lines, number, total, watch, config.limits.memory_bytes, incomplete)
 
 

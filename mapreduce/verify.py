@@ -8,6 +8,7 @@ good one or a reject, once), and publishes what it finds, with tables of the exa
 joins these: every good image exactly once, in its slice, as it is in its part; and contents that several keys have.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,14 @@ from etl.errors import DataError, EnvironmentFailure, RingsliceError
 from etl.formats import parquet_tables
 from etl.options.stage_options import VERIFY_OPTIONS
 from etl.slices.plan import ASSIGNMENTS_FILE, Plan
-from etl.stages.layout import VERIFICATION_FORMAT, verification_stage, verification_stage_in
+from etl.stages.layout import (
+    VERIFICATION_FORMAT,
+    folders_of,
+    refuse_within,
+    verification_stage,
+    verification_stage_in,
+)
+from etl.stages.marker import fingerprint_of
 from etl.stages.run import Run
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary
@@ -48,8 +56,10 @@ class Verify(StageJob):
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
         """Check the slices, and repair them if that is asked. Raises DataError for findings that stay."""
-        target, to = Target.find(self.root, values["name"]), values["to"]
-        stage = verification_stage_in(open_place(to)) if to else verification_stage(self.root, values["name"])
+        target, stage = Target.find(self.root, values["name"]), verification_stage(self.root, values["name"])
+        if values["to"] and (to := open_place(values["to"]).resolved()) != stage.folder.resolved():
+            refuse_within(to, "--to", folders_of(self.root))
+            stage = verification_stage_in(to)
         repair = Repair(target) if values["repair"] else None
         identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
         tasks = TaskRunner(self, stage, values)
@@ -82,6 +92,9 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
     number = worthwhile_tasks(sum(each["bytes"] for line in lines for each in line["items"]), examples)
     buckets = max(1, -(-examples // BUCKET_EXAMPLES))
     job = {"stage": "verify", **target.job(plan, assignments, every_stage), "buckets": buckets, "mappers": number}
+    job["list"] = fingerprint_of(
+        json.dumps(lines, allow_nan=False, default=list).encode()
+    )  # results are matched to lines by their numbers
 
     def watch() -> tuple[int, str]:
         folders = stage.task_folders()

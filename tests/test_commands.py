@@ -46,6 +46,7 @@ def test_help_has_an_example(command: str) -> None:
         (("verify", "ROOT"), 2, "has no finished shard"),
         (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
         (("verify", "ROOT", "--name", "a\nb"), 2, "not a plain folder name"),
+        (("verify", "ROOT", "--name", "ä" * 101), 2, "not a plain folder name of up to 200 bytes"),
         (("shard", "ROOT", "--remove", ""), 2, "'--remove': it is empty; give a value, or leave the option out"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
         (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),

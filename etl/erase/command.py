@@ -160,8 +160,8 @@ def _clear_unfinished_slices(root: Place) -> int:
         with stage.lease() as run:
             if stage.marker.exists():  # it was finished meanwhile
                 continue
-            plan = stage.read_plan()
-            if plan is None or normalized.find_generation(plan["identity"]["input"]) is None:
+            identity = stage.read_identity()
+            if identity is None or normalized.find_generation(identity["input"]) is None:
                 run.discard_unfinished()
                 stage.folder.delete()
                 cleared += 1
@@ -169,14 +169,19 @@ def _clear_unfinished_slices(root: Place) -> int:
 
 
 def _refuse(root: Place, found: Found, listed: Place) -> None:
-    """Raise UsageError for what cannot be erased, before anything is changed."""
+    """Raise UsageError for what cannot be erased, before anything is changed; and what `read_finished` raises, which
+    the command for new slices needs.
+    """
+    read_finished(root)
     if not found.rows:
         few = f"none of its {len(found.keys)} keys is known in {root}: {name_some(list(map(repr, found.unknown)))}"
         raise UsageError(f"--keys {listed}: {few}; give keys as image lists and examples.parquet have them")
     raw, normalized = raw_stage(root), normalized_stage(root)
     if not raw.marker.exists():
         if raw.folder.exists():
-            raise UsageError(f"{raw.folder} was begun and not finished; run: ringslice ingest, then erase again")
+            raise UsageError(
+                f"{raw.folder} was begun and not finished; run: ringslice ingest SOURCE {root}, then erase again"
+            )
         if found.parts:
             raise UsageError(f"{normalized.folder} has these images, but there is no raw to rebuild it; remove it")
         return
@@ -185,7 +190,7 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         if pack["name"] in found.packs and "file" in pack:
             raise UsageError(
                 f"{pack['file']} has these images and was not written by ringslice (--in-place); remove them there, run"
-                " ingest and normalize, then erase again"
+                f" ingest and normalize on {root}, then erase again"
             )
     if found.images and found.images >= current.marker["counts"]["images"]:
         raise UsageError(f"these are all images of {root}; remove the whole folder")
@@ -193,7 +198,8 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         raise UsageError(f"these are all images of {root} that are usable; remove the whole folder")
     if has_parts(root, found) and raw.find_generation(normalized.read_marker()["input"]) is None:
         raise UsageError(
-            f"{normalized.folder} was made from other packs than {raw.folder} has; run: ringslice normalize --overwrite"
+            f"{normalized.folder} was made from other packs than {raw.folder} has; run:"
+            f" ringslice normalize {root} --overwrite"
         )
 
 

@@ -177,7 +177,7 @@ def require_recorded(place: Place, sha256: str) -> None:
     if place.sha256() != sha256:
         raise DataError(
             f"{place} is not as it was written, or another run has replaced it meanwhile; run again, or look with:"
-            " ringslice verify --every-stage"
+            " ringslice verify ROOT --every-stage"
         )
 
 

@@ -65,7 +65,7 @@ def _check_request(text: str, request: SplitRequest) -> None:
         raise ValueError(f"{text!r} gives the rest to more than one split")
     is_wrong = total > 1 if rests else total != 1
     if is_wrong:
-        raise ValueError(f"the fractions of {text!r} are not parts of 1; their sum is {float(total):g}")
+        raise ValueError(f"the fractions of {text!r} are not parts of 1; their sum is {float(total):.9g}")
     if request.get("train", 0) == 0:
         raise ValueError(f"{text!r} leaves nothing to train on; give train a share above 0")
 
@@ -164,7 +164,8 @@ def resolve_slices(
     train_slices = -(-wanted // workers) * workers
     if train_slices > train:
         raise UsageError(
-            f"{train_slices} slices for {train} training examples; give fewer --slices (and --workers, now {workers})"
+            f"{train_slices} slices for {train} training examples; give"
+            f" {'fewer --slices' if slices else 'a larger --slice-size'} (or fewer --workers, now {workers})"
         )
     others = {
         name: min(count, max(1, round(train_slices * count / train)))

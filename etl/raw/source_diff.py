@@ -67,13 +67,13 @@ def _unchanged(stage: Stage, images: Sequence[SourceImage]) -> tuple[frozenset[s
     """
     place = stage.folder / VERSIONS_FILE
     try:
-        facts, table = parquet_tables.read_facts(place), parquet_tables.read_table(place, ["key", "version"])
-    except (DataError, FileNotFoundError):
+        generation = stage.find_generation(parquet_tables.read_facts(place)["generation"])
+        table = parquet_tables.read_table(place, ["key", "version"])
+        rows = pc.index_in(_keys(images), value_set=table["key"])
+        same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
+    except (DataError, FileNotFoundError, LookupError, TypeError, pa.ArrowException):
         return frozenset(), np.zeros(len(images), dtype=np.bool_)
-    generation = stage.find_generation(facts["generation"])
     packs = frozenset(generation.entries.column("name")) if generation else frozenset()
-    rows = pc.index_in(_keys(images), value_set=table["key"])
-    same = pc.equal(pc.take(table["version"].combine_chunks(), rows), _versions(images)).fill_null(False)
     return packs, same.to_numpy(zero_copy_only=False)
 
 

@@ -176,12 +176,13 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
     """
     found: Facts = {"sources_note": "", "source_facts": [], "source_charts": [], "rejects": None, "input_total": None}
     stage, seed = normalized_stage(root), manifest["config"]["seed"]
-    normalized = stage.find_generation(manifest["input"])
-    if normalized is None:
-        return found | {"sources_note": "Not known: the normalized images that these slices were made from are gone."}
-    parts = [part for part in normalized.entries if live_facts(part)["records"]]
-    chosen = sample(parts, MAX_PARTS, seed)
     try:
+        normalized = stage.find_generation(manifest["input"])
+        if normalized is None:
+            gone = "the normalized images that these slices were made from are gone"
+            return found | {"sources_note": f"Not known: {gone}."}
+        parts = [part for part in normalized.entries if live_facts(part)["records"]]
+        chosen = sample(parts, MAX_PARTS, seed)
         removed = Removed.read(root, normalized.marker)
         tables = [live_rows(stage.folder, part, removed, SCHEMA.names).cast(SCHEMA) for part in chosen]
         rejects = sample_rejects(normalized, removed, seed)

@@ -157,7 +157,9 @@ class SplitHistory:
 
 def _require_as_written(folder: Place, recorded: Mapping[str, Any]) -> None:
     place = folder / recorded["file"]
-    remedy = "run ringslice verify --repair" if place.name == table_file("examples") else "put the original back"
+    remedy = f"run: ringslice verify {folder.parent.parent} --name {folder.name} --repair"
+    if place.name != table_file("examples"):
+        remedy = "put the original back"
     try:
         if place.sha256() != recorded["sha256"]:
             raise DataError(
@@ -279,13 +281,13 @@ def _named(root: Place, text: str) -> Stage:
 
 
 def _newest(root: Place, own: Stage, overwrite: bool) -> ParentSlices | None:
-    finished = [slices for slices in read_finished(root) if slices.folder != own.folder]
-    there = ParentSlices.read(own) if own.marker.exists() else None
-    if there and not overwrite and there.marker["lineage"]:
+    finished, is_there = read_finished(root, own.folder), own.marker.exists()
+    there = ParentSlices.read(own) if is_there and not overwrite else None
+    if there and there.marker["lineage"]:
         splits_from = there.marker["config"]["splits_from"]
         return next((each for each in finished if each.fingerprint == splits_from), None)
     found = _end_of_lineage(finished)
-    if found is None and there and overwrite:
+    if found is None and is_there and overwrite:
         raise UsageError(
             f"--splits-from {NEWEST} with --overwrite: only {own.folder.name} has splits to keep, and it would be"
             " replaced; give another --name, or leave --splits-from out to assign all splits again"
@@ -317,13 +319,16 @@ def finished_slices(root: Place) -> Iterator[Stage]:
     return (each for each in slices_below(root) if is_folder_name(each.folder.name) and each.marker.exists())
 
 
-def read_finished(root: Place) -> list[ParentSlices]:
-    """The finished slices of a root, without those that are removed meanwhile. Raises what `read_slices` raises."""
+def read_finished(root: Place, left_out: Place | None = None) -> list[ParentSlices]:
+    """The finished slices of a root, without those in the folder ``left_out`` and those that are removed meanwhile.
+
+    Raises what `read_slices` raises.
+    """
     found = []
-    for stage in finished_slices(root):
+    for stage in (each for each in finished_slices(root) if each.folder != left_out):
         try:
             found.append(ParentSlices.read(stage))
-        except UsageError:
+        except (UsageError, FileNotFoundError):
             if stage.marker.exists():
                 raise
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from etl.errors import DataError, EnvironmentFailure
+from etl.errors import DataError
 from etl.progress import log
 from etl.slices.history import ended_at, finished_at, finished_slices, lineage_ends, read_finished
 from etl.stages.champion import read_champions
@@ -154,7 +154,7 @@ def prune(root: Place, keep: int, dry_run: bool = False, runs: KeptRuns | None =
 
 def choose_slices(root: Place, keep: int, removed_runs: Collection[str] = ()) -> dict[str, str]:
     """The names of the finished slices that stay, newest first, each with the reason."""
-    sources = {plan["identity"]["config"].get("splits_from") for plan in _unfinished_plans(root)}
+    sources = {identity["config"].get("splits_from") for identity in _begun_slices(root)}
     finished = sorted(read_finished(root), key=lambda slices: finished_at(slices.stage), reverse=True)
     ends = {slices.folder for slices in lineage_ends(finished)}
     runs = dict(_slices_of_runs(root, [name for name in run_names(root) if name not in removed_runs]))
@@ -191,14 +191,9 @@ def _is_record(name: str) -> bool:
     return name in (RUN_FILE, RESULT_FILE) or (name.startswith("evaluation-") and name.endswith(".json"))
 
 
-def _unfinished_plans(root: Place) -> Iterator[dict[str, Any]]:
-    for stage in slices_below(root):
-        plan = stage.read_plan()
-        if plan is None:
-            continue
-        if not {"config", "input"} <= dict(plan.get("identity", {})).keys():
-            raise EnvironmentFailure(f"{stage.plan} is not a plan of this version; remove its folder")
-        yield plan
+def _begun_slices(root: Place) -> Iterator[dict[str, Any]]:
+    """The identities of slices that have begun and not finished."""
+    return filter(None, (stage.read_identity() for stage in slices_below(root)))
 
 
 @dataclass
@@ -241,23 +236,24 @@ class _Pruner:
             if stage.work.exists() and not _begun(stage):
                 self._delete(stage, stays=partial(_begun, stage))
         for name in folders(self.root / VERIFIED_FOLDER):
-            slices = slices_stage_in(self.root / "slices" / name)
-            if not _begun(slices) and not slices.work.exists():
-                self._delete(verification_stage(self.root, name), stays=partial(_begun, slices))
+            slices, verification = slices_stage_in(self.root / "slices" / name), verification_stage(self.root, name)
+            is_ours = verification.marker.exists() or verification.work.exists()
+            if is_ours and not _begun(slices) and not slices.work.exists():
+                self._delete(verification, stays=partial(_begun, slices))
 
     def inputs_of_slices(self) -> set[str]:
         """The fingerprints of the ``normalized`` that the slices which stay, or are worked on, were made from."""
-        plans = [plan["identity"]["input"] for plan in _unfinished_plans(self.root)]  # first: they may end meanwhile
+        begun = [identity["input"] for identity in _begun_slices(self.root)]  # first: they may end meanwhile
         stay = [slices for slices in read_finished(self.root) if slices.folder.name not in self.slices]
-        return {*plans, *(slices.marker["input"] for slices in stay)}
+        return {*begun, *(slices.marker["input"] for slices in stay)}
 
     def remove_generations(self, stage: Stage, named: set[str]) -> set[str]:
         """Remove the generations of ``stage`` that are neither current nor ``named``, and the files of no other.
 
         Returns the inputs of those that stay.
         """
-        plan = stage.read_plan()
-        planned = {plan["identity"]["input"]} if plan else set()
+        identity = stage.read_identity()
+        planned = {identity["input"]} if identity else set()
         if not stage.marker.exists():
             return planned
         gone = set[str]()

@@ -110,7 +110,7 @@ def change_error(file: Place) -> DataError:
 
 
 def version_of(listed: fs.FileInfo) -> int:
-    """A number that is another one if a file with many images has another time of change, or another size."""
+    """A number that changes with the time of change of a file with many images, or with its size."""
     return int(listed.mtime_ns + listed.size)
 
 

@@ -7,6 +7,7 @@ classes, splits and further columns, and which column is which.
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -258,7 +259,7 @@ def _is_hidden(name: str) -> bool:
 
 def words_of(path: str) -> list[str]:
     """The runs of letters of a path, in lower case."""
-    return re.findall(r"[^\W\d_]+", path.lower())
+    return re.findall(r"[^\W\d_]+", unicodedata.normalize("NFC", path.lower()))  # macOS writes accents apart
 
 
 def split_of(path: str) -> str | None:

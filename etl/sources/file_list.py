@@ -34,7 +34,7 @@ from etl.sources.folder import Links, read_file
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
-_SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*):/")
 _OPENED = ("file", "hdfs")
 _THREADS, _PATHS_AT_ONCE = 4, 500
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -100,7 +100,7 @@ class Labeller:
         value = self._take(sample, fields, SPLIT)
         split = None if value is None else checked_split(str(value), self._where(sample.texts["json"][0]))
         if "txt" in sample.texts and (text := sample.texts["txt"][1].decode("utf-8-sig", "replace").strip()):
-            fields.setdefault("txt", text)
+            fields["txt"] = text if fields.get("txt") is None else fields["txt"]
         names = sorted(fields)
         columns = known_columns(names, [scalar_text(fields[name]) for name in names])
         if label is None:
@@ -111,12 +111,12 @@ class Labeller:
         return [Labelled(image, intern(label), split or self.split, columns)]
 
     def _fields(self, sample: Sample) -> Fields:
-        """The fields of the sample's .json, without nulls."""
+        """The fields of the sample's .json."""
         if "json" not in sample.texts:
             return {}
         name, content = sample.texts["json"]
         try:
-            return {field: value for field, value in parse_object(content).items() if value is not None}
+            return parse_object(content)
         except ValueError as error:
             self._refuse(name, f"cannot be read: {error}; write it again")
 
@@ -129,7 +129,7 @@ class Labeller:
             except UnicodeDecodeError:
                 self._refuse(name, "is not UTF-8; write it again")
         value = self._take(sample, fields, LABEL)
-        if value is None:
+        if value is None and self.options.label_column is None:
             return None
         name, _ = sample.texts["json"]
         if isinstance(value, bool) or not isinstance(value, str | int):

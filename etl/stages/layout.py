@@ -1,6 +1,7 @@
 """Where stages lie below ROOT, the format versions of their markers, and the files that these name; and where a command
 may put a file that a person names: a page, a picture."""
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ NORMALIZED_FORMAT = "ringslice.normalized/4"
 SLICES_FORMAT = "ringslice.slices/3"
 VERIFICATION_FORMAT = "ringslice.verification/1"
 ERASED_FORMAT = "ringslice.erased/1"
+
+MAX_NAME_BYTES = 200  # of slices and runs
 
 _PACKAGES = Path(__file__).parents[1]  # that contain the schemas of their markers
 
@@ -72,7 +75,7 @@ def slices_stage(root: Place, name: str) -> Stage:
     """The slices called ``name``. Raises UsageError for a name that is not a plain file name."""
     if not is_folder_name(name):
         raise UsageError(
-            f"--name {name!r} is not a plain folder name; give something like 'default' or 'eight-workers'"
+            f"--name {name!r} is not a plain folder name of up to {MAX_NAME_BYTES} bytes; give something like 'default'"
         )
     return slices_stage_in(root / "slices" / name)
 
@@ -107,8 +110,11 @@ def erasure_stage(root: Place) -> Stage:
 
 
 def is_folder_name(name: str) -> bool:
-    """True if people may call slices or runs so: one folder, neither hidden nor one of our own."""
-    return bool(name) and name.isprintable() and not name.startswith((".", "_")) and "/" not in name
+    """True if people may call slices or runs so: one folder, neither hidden nor one of our own, and not too long for
+    the files that are named after it.
+    """
+    is_plain = name.isprintable() and not name.startswith((".", "_")) and "/" not in name
+    return is_plain and 0 < len(os.fsencode(name)) <= MAX_NAME_BYTES
 
 
 def folders_of(root: Place) -> list[Place]:
@@ -128,9 +134,14 @@ def check_target(file: Place, option: str, kept: Iterable[Place]) -> Place:
         raise UsageError(f"{file} is not a regular file; give another with {option}")
     if target.parent.info().type != fs.FileType.Directory:
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with {option}")
-    for folder in kept:
-        if target.path_within(folder) is not None:
-            raise UsageError(
-                f"{file} lies among the files of a dataset; give a place outside of {folder} with {option}"
-            )
+    refuse_within(target, option, kept)
     return target
+
+
+def refuse_within(place: Place, option: str, kept: Iterable[Place]) -> None:
+    """Raise UsageError if ``place``, given by this ``option``, lies below one of the folders ``kept`` for others."""
+    for folder in kept:
+        if place.path_within(folder) is not None:
+            raise UsageError(
+                f"{place} lies among the files of a dataset; give a place outside of {folder} with {option}"
+            )

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from etl.errors import EnvironmentFailure
+from etl.errors import DataError, EnvironmentFailure
 from etl.progress import log
 from etl.storage.atomic import ReplacedError, TakenError, publish_bytes, withdraw
 from etl.storage.place import Place, json_bytes
@@ -220,9 +220,11 @@ def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
     place = _place(work, highest)
     try:
         found = place.read_json()
+        owner = Owner(found["host"], found["pid"], found["started"])
     except FileNotFoundError:  # released this moment
         return highest + 1
-    owner = Owner(found["host"], found["pid"], found["started"])
+    except (DataError, KeyError, TypeError):
+        raise EnvironmentFailure(f"{place} is damaged; if nothing is at work on {what}, delete it") from None
     is_here = owner.host == _host()
     if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, tick)):
         raise _busy(what, str(owner))

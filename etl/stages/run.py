@@ -137,6 +137,8 @@ class Run:
         """
         if self.mode is Mode.NEW:
             self.begin_discard()
+        self.delete(self.stage.task_folders())  # before results: a task that is still at work publishes no more
+        if self.mode is Mode.NEW:
             withdraw(self.stage.marker, self.staging)  # before anything that it names
             self.folder.filesystem.sync_folder(self.folder.path)
             names = [info.base_name for info in self.folder.children()]

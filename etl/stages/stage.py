@@ -150,10 +150,10 @@ class Stage:
 
     def _checked(self, place: Place, found: Generation) -> Generation:
         if found.marker.get("format") != self.format:
-            option = "" if self.name == "verify" else " --overwrite"
+            options = {"verify": "", "shard": " --overwrite, which assigns its splits again"}
             raise UsageError(
                 f"{place} has format {found.marker.get('format')!r}, this version reads {self.format!r}; make it again"
-                f" with: {self.command}{option} (or use the ringslice that wrote it)"
+                f" with: {self.command}{options.get(self.name, ' --overwrite')} (or use the ringslice that wrote it)"
             )
         if self.entries is not None:  # others have a checksum
             self.require_shape(found.marker, place)
@@ -177,9 +177,9 @@ class Stage:
         """What is known of the run that made this stage; empty if nothing is, or the file was edited or damaged."""
         place = self.folder / RUN_FILE
         try:
-            found = place.read_json() if place.exists() else {}
+            found = place.read_json()
             datetime.fromisoformat(found.get("finished") or "0001-01-01")
-        except (DataError, TypeError, ValueError):
+        except (FileNotFoundError, DataError, TypeError, ValueError):
             return {}
         return {} if schema_fault(found, _RUN_SCHEMA) else found
 
@@ -189,6 +189,15 @@ class Stage:
             return self.plan.read_json() if self.plan.exists() else None
         except FileNotFoundError:
             return None
+
+    def read_identity(self) -> dict[str, Any] | None:
+        """The configuration and input that `read_plan` has. Raises EnvironmentFailure if another version wrote it."""
+        if (plan := self.read_plan()) is None:
+            return None
+        identity = plan.get("identity")
+        if not isinstance(identity, dict) or not {"config", "input"} <= identity.keys():
+            raise EnvironmentFailure(f"{self.plan} is not a plan of this version; remove its folder")
+        return identity
 
     def task_folders(self) -> list[Place]:
         """Folders of tasks, of earlier runs too."""
@@ -206,7 +215,7 @@ class Stage:
         """Lease the folder and prepare it for a run whose ``config`` and ``input`` are those of ``identity``; None,
         and no lease, if the marker of this identity is there.
 
-        What an unfinished run of the same plan published is kept, all else is deleted.
+        What an unfinished run of the same plan published is kept unless ``overwrite`` is set, all else is deleted.
 
         Raises UsageError if a finished stage of another identity is there and ``overwrite`` is not set, or files that
         no stage wrote; BusyError if another run is at work on the stage.

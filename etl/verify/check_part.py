@@ -124,8 +124,8 @@ class PartCheck:
             yield from (marker_fault(line, RAW_DATASET) for line in differences(due, self.pack, name))
 
     def _row_fault(self, images: pa.Table | None, rows: pa.Table, rejects: pa.Table) -> str | None:
-        """True if ``images``, those of the pack (None if its list is damaged), are the good ones and the rejects of the
-        part; the facts that these give, against those in the table of rows; and whether pixels are possible.
+        """Why ``images``, those of the pack (None if its list is damaged), are not the good ones and the rejects of the
+        part, or these do not give the facts in the table of rows, or pixels are impossible; None if all is right.
         """
         if images is not None:
             own = pa.concat_tables([table.select(schemas.IMAGE_COLUMNS) for table in (rows, rejects)]).sort_by("key")

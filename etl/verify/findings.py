@@ -154,7 +154,8 @@ class Outcome:
 
     def lines(self) -> str:
         """The first findings, a line each, for the end of an error message."""
-        first = self.findings()[:MAX_LINES]
+        named = self.findings()[:MAX_KEPT]
+        first = named[:MAX_LINES]
         left = self.number - len(first)
-        more = [f"and {left} more; verification.json names them"] if left else []
+        more = [f"and {left} more; verification.json names {len(named)} of all"] if left else []
         return "".join(f"\n  {line}" for line in [*(each.line for each in first), *more])

@@ -5,6 +5,7 @@ A line of work has all that its task needs, so that a task reads no manifest.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -165,8 +166,9 @@ def _find_generation(stage: Stage, fingerprint: str, name: str, damaged: list[Fi
 
 def _find_parent(root: Place, fingerprint: str | None) -> ParentSlices | None:
     for stage in finished_slices(root) if fingerprint is not None else ():
-        if stage.fingerprint() == fingerprint:
-            return _read_slices(stage)
+        with suppress(FileNotFoundError):  # it is removed meanwhile
+            if stage.fingerprint() == fingerprint:
+                return _read_slices(stage)
     return None
 
 

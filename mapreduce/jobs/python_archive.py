@@ -55,7 +55,10 @@ def cached_archive(cache: Path | None = None) -> Path:
     Raises EnvironmentFailure if the environment cannot be packed.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    try:
+        base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    except RuntimeError:
+        raise EnvironmentFailure(f"{_FAILURE}: this user has no home; set XDG_CACHE_HOME to a folder") from None
     folder = cache or base / ROOT / "python"
     distributions, ours = required_distributions(), own_files()
     archive = folder / f"{fingerprint(distributions, ours)}.tar.gz"

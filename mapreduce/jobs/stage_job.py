@@ -74,6 +74,8 @@ def worthwhile_tasks(size_bytes: int, images: int, task: TaskSize = DECODING) ->
 class Work:
     """``job`` goes to all tasks, each of ``lines`` to one; ``tasks`` is the number of tasks worth having on a cluster.
 
+    With a ``list`` in it, a fingerprint of the lines, a running job of another list is ended, not joined.
+
     A `Plan` makes its lines when they are asked for.
 
     ``watch`` returns how many of ``total`` images are in published files, and what else to show of the progress.
@@ -222,7 +224,7 @@ class TaskRunner:
     def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
         yarn_job = self._open_yarn_job()
         with _showing_progress(work, lambda: yarn_job.note):
-            if running := yarn_job.find_running(run.is_resumed):
+            if running := yarn_job.find_running(run.is_resumed and self._has_begun(work)):
                 yarn_job.join(running)
                 return yarn_job.facts()
             job_file = _open_job_file(run, work)
@@ -232,6 +234,11 @@ class TaskRunner:
             with self._tasks(work, job_file, words) as job:
                 yarn_job.submit(job)
         return yarn_job.facts()
+
+    def _has_begun(self, work: Work) -> bool:
+        """True unless the tasks of an earlier run were given another ``list`` of work."""
+        files = [folder / JOB_FILE for folder in self.stage.task_folders()]
+        return all(file.read_json().get("list") == work.job.get("list") for file in files if file.exists())
 
     @contextmanager
     def _tasks(self, work: Work, job_file: Place, words: list[str]) -> Iterator[StageJob]:

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,19 +31,26 @@ def processes_of(root: Path) -> list[Process]:
 
 @dataclass(frozen=True)
 class DagRun:
-    """A DAG run that has ended: what it printed, and by task its state, the number of tries, and its XCom.
+    """A DAG run that has ended: its exit status, what it printed, and by task its state, number of tries and XCom.
 
     A task that is mapped to several has an entry for each: ``train 0``, ``train 1``.
     """
 
-    finished: Finished
+    status: int
+    log: str
     states: dict[str, str | None]
     tries: dict[str, int]
     xcoms: dict[str, Any]
 
-    @property
-    def log(self) -> str:
-        return self.finished.stdout + self.finished.stderr
+
+@dataclass(frozen=True)
+class DagsTest:
+    """A call of ``airflow dags test``, with variables that are added for this call and those after it."""
+
+    dag: str
+    params: Params
+    variables: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -108,25 +115,36 @@ class Airflow:
         words = ("airflow", "dags", "test", dag, "--conf", json.dumps(params), *options)
         return self.start(*words, variables=environment)
 
-    def dags_test(
-        self, dag: str, params: Params, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()
-    ) -> DagRun:
+    def dags_test(self, dag: str, params: Params, environment: Mapping[str, str] | None = None) -> DagRun:
         """Run the whole DAG once with ``params``; ``environment`` is added to a worker's own."""
-        finished = self._finish(self.start_dags_test(dag, params, *options, environment=environment))
+        finished = self._finish(self.start_dags_test(dag, params, environment=environment))
+        return self._ended(finished.returncode, finished.stdout + finished.stderr)
+
+    def several_dags_tests(self, tests: Sequence[DagsTest], environment: Mapping[str, str]) -> list[DagRun]:
+        """Run DAGs in one process, one after the other, with what `dags_test` adds to its environment."""
+        words = [[[each.dag, "--conf", json.dumps(each.params), *each.options], each.variables] for each in tests]
+        program, begin = Path(__file__).with_name("several_tests.py"), "--- the next run ---"
+        finished = self.run("python", program, json.dumps(words), begin, variables=environment)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        logs = finished.stdout.split(f"{begin}\n")[1:]
+        return [self._ended(int(log.split()[-1]), log, len(logs) - 1 - number) for number, log in enumerate(logs)]
+
+    def _ended(self, status: int, log: str, later: int = 0) -> DagRun:
         task = "task_id || CASE map_index WHEN -1 THEN '' ELSE ' ' || map_index END"
-        rows = self.query(f"SELECT {task}, state, try_number FROM task_instance WHERE run_id = {{newest}}")
-        xcoms = self.query(f"SELECT {task}, value FROM xcom WHERE key = 'return_value' AND run_id = {{newest}}")
+        rows = self.query(f"SELECT {task}, state, try_number FROM task_instance WHERE run_id = {{newest}}", later)
+        xcoms = self.query(f"SELECT {task}, value FROM xcom WHERE key = 'return_value' AND run_id = {{newest}}", later)
         return DagRun(
-            finished,
+            status,
+            log,
             {name: state for name, state, _ in rows},
             {name: tries for name, _, tries in rows},
             {name: json.loads(value) for name, value in xcoms},
         )
 
-    def query(self, question: str) -> list[tuple[Any, ...]]:
-        """Rows of the database; ``{newest}`` stands for the newest DAG run's id."""
+    def query(self, question: str, later: int = 0) -> list[tuple[Any, ...]]:
+        """Rows of the database; ``{newest}`` stands for the id of the newest DAG run but those that are ``later``."""
         with sqlite3.connect(self.home / "airflow.db", timeout=30) as database:
-            newest = "(SELECT run_id FROM dag_run ORDER BY id DESC LIMIT 1)"
+            newest = f"(SELECT run_id FROM dag_run ORDER BY id DESC LIMIT 1 OFFSET {later})"
             rows = database.execute(question.format(newest=newest)).fetchall()
         database.close()
         return rows

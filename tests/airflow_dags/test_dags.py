@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from etl.storage.place import open_place
-from tests.airflow_dags.real_airflow import Airflow, processes_of
+from tests.airflow_dags.real_airflow import Airflow, DagRun, DagsTest, processes_of
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import copy_some, succeeded, wait_until
 from tests.lib.on_hadoop import set_site
@@ -76,7 +77,7 @@ def test_the_whole_job(
         root = open_place(f"{cluster.uri}/tests/nightly")
     params = {"source": str(few_digits), "root": str(root), "size": "8", "slices": 2, "runner": runner}
     made = airflow.dags_test("image_dataset", params, variables)
-    assert made.finished.returncode == 0, made.log
+    assert made.status == 0, made.log
     assert made.states == dict.fromkeys(DATASET_TASKS, "success")
     assert set(made.tries.values()) == {1}
     assert [made.xcoms[task]["stage"] for task in STAGES] == STAGES
@@ -89,11 +90,12 @@ def test_the_whole_job(
     assert event["manifest_sha256"] == manifest.sha256()
     assert (root / f"{event['name']}-report.html").exists()
 
-    params = {"root": str(root), "candidates": [{"model": "mlp", "epochs": 2, "batch": 4}], "run": "first"}
+    candidates = [{"model": "mlp", "epochs": 2, "batch": 4}]
+    params = {"root": str(root), "candidates": candidates, "run": "first", "ranks": 1}  # not the default
     trained = airflow.dags_test("image_model", params, variables)
-    assert trained.finished.returncode == 0, trained.log
+    assert trained.status == 0, trained.log
     assert set(trained.states.values()) == {"success"}
-    assert trained.xcoms["train 0"]["ranks"] == 2
+    assert trained.xcoms["train 0"]["ranks"] == 1
     assert len((root / "runs/first/result.json").read_json()["epochs"]) == 2
     champion = (root / "models/champion.json").read_json()["champion"]
     assert (trained.xcoms["promote"]["promoted"], champion["evaluated_slices"]) == (True, event["manifest_sha256"])
@@ -102,10 +104,11 @@ def test_the_whole_job(
 
 FAKE = """#!{python} -S
 import json, os, sys
-with open("started.txt", "a") as file:
-    print(json.dumps(sys.argv[1:]), file=file)
+file = os.environ["FAKE_LOG"]
+with open(file, "a") as started:
+    print(json.dumps(sys.argv[1:]), file=started)
 print("ringslice: error: this is why", file=sys.stderr)
-if "FAKE_BUSY" in os.environ and len(open("started.txt").readlines()) == 1:
+if os.environ["FAKE_BUSY"] and len(open(file).readlines()) == 1:
     print("ringslice: error: it is locked by process 1 on host; wait for it", file=sys.stderr)
     sys.exit(3)
 summary = {{"removed_or_changed": 0, "images": 10, "rejects": 1, "largest_class": {{"a": 9}}, "manifest_sha256": ""}}
@@ -114,93 +117,114 @@ summary |= {{"place": "/root/runs/" + word[len("--run="):] for word in sys.argv 
 print(json.dumps(summary, ensure_ascii=False), flush=True)
 sys.exit(1 if "--model=diverges" in sys.argv else int(os.environ.get("FAKE_STATUS", "0")))
 """
+ROOT = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} * é漢🙂"
+RUN = "|| touch\u2028pwned"
+CANDIDATE = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
+DIVERGES = {"model": "diverges"}
+HOSTILE: dict[str, Any] = {
+    **{"source": "{date}; touch pwned {time}", "root": ROOT, "config": "&& touch pwned.toml {% raw %}", "size": None},
+    **{"name": "n -m {date} $HOME", "slices": 7, "overwrite": True, "runner": "hadoop", "keep": 3.0},
+    **{"max_rejects": None, "max_imbalance": 3},
+}
+HOSTILE_MODEL: dict[str, Any] = {
+    **{"root": ROOT, "name": "n $HOME", "run": RUN, "min_accuracy": 0.5},
+    "candidates": [CANDIDATE | {"drop-last": True, "check": False}, DIVERGES, {"model": "cnn"}],
+}
+# In one process of Airflow. The fake command of each writes down its words in the file of its name.
+FAKED = {
+    "hostile": DagsTest("image_dataset", HOSTILE, {"FAKE_BUSY": "1"}),
+    "hostile-model": DagsTest("image_model", HOSTILE_MODEL),
+    "all-fail": DagsTest("image_model", {"candidates": [DIVERGES, DIVERGES]}),
+    "unknown": DagsTest("image_dataset", {"siez": "28", "epoch": 1}),
+    "imbalance": DagsTest("image_dataset", {"max_imbalance": 2.5}),
+    "marked": DagsTest("image_dataset", {}, options=("--mark-success-pattern", "verify")),
+    "status-1": DagsTest("image_dataset", {}, {"FAKE_STATUS": "1"}),
+}
 
 
-@pytest.fixture
-def fake_home(tmp_path: Path) -> Path:
-    """A project whose command writes down its words, and ends with the status of ``$FAKE_STATUS``."""
-    folder = tmp_path / "a project" / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "ringslice").write_text(FAKE.format(python=sys.executable))
-    (folder / "ringslice").chmod(0o755)
-    return folder.parent.parent
+@dataclass(frozen=True)
+class Faked:
+    """When all DAG runs of `FAKED` began, the project that they ran commands of, and each run by its name."""
+
+    began: datetime
+    project: Path
+    runs: dict[str, DagRun]
+
+    def commands(self, name: str) -> list[list[str]]:
+        path = self.project / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def commands_of(fake_home: Path) -> list[list[str]]:
-    return [json.loads(line) for line in (fake_home / "started.txt").read_text().splitlines()]
+@pytest.fixture(scope="module")
+def faked(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Faked:
+    project = tmp_path_factory.mktemp("a project")
+    command = project / ".venv/bin/ringslice"
+    command.parent.mkdir(parents=True)
+    command.write_text(FAKE.format(python=sys.executable))
+    command.chmod(0o755)
+    environment = {"RINGSLICE_HOME": str(project), "AIRFLOW__CORE__DEFAULT_TIMEZONE": FAR_ZONE}
+    began = datetime.now(ZoneInfo(FAR_ZONE))
+    tests = [
+        replace(each, variables={"FAKE_BUSY": "", **each.variables, "FAKE_LOG": name}) for name, each in FAKED.items()
+    ]
+    return Faked(began, project, dict(zip(FAKED, airflow.several_dags_tests(tests, environment), strict=True)))
 
 
 @pytest.mark.integration
-def test_hostile_params_stay_one_word_each(airflow: Airflow, fake_home: Path) -> None:
-    """Also of a try that waits for the one before, and beside a candidate that fails, which is left out."""
-    root = "r '\"$(touch pwned)`touch pwned`\\ {{ 1 + 1 }} * é漢🙂"
-    config = "&& touch pwned.toml {% raw %}"
-    params: dict[str, Any] = {
-        **{"source": "{date}; touch pwned {time}", "root": root, "config": config, "size": None, "keep": 3.0},
-        **{"name": "n -m {date} $HOME", "slices": 7, "overwrite": True, "runner": "hadoop"},
-        **{"max_rejects": None, "max_imbalance": 3},
-    }
-    home = {"RINGSLICE_HOME": str(fake_home)}
-    before = datetime.now(ZoneInfo(FAR_ZONE))
-    more = {"AIRFLOW__CORE__DEFAULT_TIMEZONE": FAR_ZONE, "FAKE_BUSY": "1"}
-    done = airflow.dags_test("image_dataset", params, home | more)
-    assert done.finished.returncode == 0, done.log
+def test_hostile_params_stay_one_word_each(faked: Faked) -> None:
+    """Also of a try that waits for the one before."""
+    done, (busy, *started) = faked.runs["hostile"], faked.commands("hostile")
+    assert done.status == 0, done.log
     assert done.tries["ingest"] == 1
-    busy, *started = commands_of(fake_home)
     assert busy == started[0]
     day, moment = started[0][5].split("; touch pwned ")
-    assert f"{day} {moment}" >= f"{before:%Y-%m-%d %H%M%S}"
-    options, runner, name = ["--json", f"--config={config}"], "--runner=hadoop", f"--name=n -m {day} $HOME"
+    assert f"{day} {moment}" >= f"{faked.began:%Y-%m-%d %H%M%S}"
+    options, runner, name = ["--json", f"--config={HOSTILE['config']}"], "--runner=hadoop", f"--name=n -m {day} $HOME"
     of_slices = ["--splits-from=newest", "--workers=2", "--slices=7"]
     assert started == [
-        ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned {moment}", root],
-        ["normalize", *options, "--overwrite", runner, "--max-rejects=1", "--", root],
-        ["shard", *options, "--overwrite", runner, name, *of_slices, "--", root],
-        ["verify", *options, runner, name, "--", root],
-        ["report", *options, name, f"--output={root}/n -m {day} $HOME-report.html", "--", root],
-        ["prune", *options, "--keep=3", "--keep-runs=7", "--", root],
+        ["ingest", *options, "--overwrite", "--", f"{day}; touch pwned {moment}", ROOT],
+        ["normalize", *options, "--overwrite", runner, "--max-rejects=1", "--", ROOT],
+        ["shard", *options, "--overwrite", runner, name, *of_slices, "--", ROOT],
+        ["verify", *options, runner, name, "--", ROOT],
+        ["report", *options, name, f"--output={ROOT}/n -m {day} $HOME-report.html", "--", ROOT],
+        ["prune", *options, "--keep=3", "--keep-runs=7", "--", ROOT],
     ]
-    candidate = {"model": "-m $HOME ~ * {{ 1 + 1 }}", "epochs": 2.5, "lr": "$(touch pwned)"}
-    candidates = [candidate | {"drop-last": True, "check": False}, {"model": "diverges"}, {"model": "cnn"}]
-    run = "|| touch\u2028pwned"
-    params = {"root": root, "name": "n $HOME", "run": run, "candidates": candidates, "min_accuracy": 0.5}
-    done = airflow.dags_test("image_model", params, home)
+
+
+@pytest.mark.integration
+def test_a_candidate_that_fails_is_left_out(faked: Faked) -> None:
+    """With hostile params, too. Nothing is promoted if all fail."""
+    done, (*trained, promoted, exported) = faked.runs["hostile-model"], faked.commands("hostile-model")
     assert [done.states[f"train {number}"] for number in range(3)] == ["success", "failed", "success"], done.log
-    slices = [f"--data={root}", "--name=n $HOME"]
-    *trained, promoted, exported = commands_of(fake_home)[7:]
-    words = ["train", "--json", "--ranks=2", *slices, f"--run={run}-1", "--resume"]
-    words += [f"--{name}={value}" for name, value in candidate.items()]
+    slices = [f"--data={ROOT}", "--name=n $HOME"]
+    words = ["train", "--json", "--ranks=2", *slices, f"--run={RUN}-1", "--resume"]
+    words += [f"--{name}={value}" for name, value in CANDIDATE.items()]
     assert len(trained) == 3
     assert [*words, "--drop-last", "--no-check"] in trained
     limits = ["--min-accuracy=0.5", "--max-class-drop=0.1"]
-    assert promoted == ["promote", "--json", "--ranks=2", *slices, *limits, "--", f"{run}-1", f"{run}-3"]
+    assert promoted == ["promote", "--json", "--ranks=2", *slices, *limits, "--", f"{RUN}-1", f"{RUN}-3"]
     assert exported == ["export", "--json", slices[0], "--run=champion"]
-    assert {path.name for path in fake_home.iterdir()} == {".venv", "started.txt"}
+    none = faked.runs["all-fail"].states
+    assert (none["promote"], none["export"]) == ("upstream_failed", "upstream_failed")
+    assert {path.name for path in faked.project.iterdir()} == {".venv", *FAKED} - {"unknown"}
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("case", "error", "started"),
+    ("name", "error", "started"),
     [
-        (1, "DataError: ingest ended with status 1: this is why", 1),
-        ({"siez": "28", "epoch": 1}, "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
-        ({"max_imbalance": 2.5}, "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
-        ("verify", "DataError: no summary of verify (marked as success?). Clear it", 3),
+        ("status-1", "DataError: ingest ended with status 1: this is why", 1),
+        ("unknown", "UsageError: no such param: 'epoch', 'siez'. Give: config, ", 0),
+        ("imbalance", "max_rejects: 0.1 is above 0.05; max_imbalance: 3 is", 4),
+        ("marked", "DataError: no summary of verify (marked as success?). Clear it", 3),
     ],
 )
-def test_what_fails(
-    case: int | str | dict[str, Any], error: str, started: int, airflow: Airflow, fake_home: Path
-) -> None:
-    """The reason is in the exception, and nothing is tried again.
-
-    A case is a status, the task that is marked as successful, or params.
-    """
-    params, status = case if isinstance(case, dict) else {}, case if isinstance(case, int) else 0
-    variables = {"RINGSLICE_HOME": str(fake_home), "FAKE_STATUS": str(status)}
-    options = ("--mark-success-pattern", case) if isinstance(case, str) else ()
-    done = airflow.dags_test("image_dataset", params, variables, options)
+def test_what_fails(name: str, error: str, started: int, faked: Faked) -> None:
+    """The reason is in the exception, and nothing is tried again."""
+    done = faked.runs[name]
+    assert done.status == 1
     assert error in done.log, done.log[-3000:]
-    assert len(commands_of(fake_home) if started else list(fake_home.glob("started.txt"))) == started
+    assert len(faked.commands(name)) == started
     if started == 1:
         assert done.states["ingest"] == "failed"
         assert re.search(r"\[error +\] ringslice: error: this is why", done.log)
@@ -209,26 +233,6 @@ def test_what_fails(
 def is_up_for_retry(airflow: Airflow, task: str) -> bool:
     question = f"SELECT state FROM task_instance WHERE task_id = '{task}' AND run_id = {{newest}}"
     return airflow.query(question) == [("up_for_retry",)]
-
-
-@pytest.mark.integration
-def test_what_may_go_well_next_time_is_tried_again(airflow: Airflow, fake_home: Path) -> None:
-    variables = {"RINGSLICE_HOME": str(fake_home), "FAKE_STATUS": "3"}
-    running = airflow.start_dags_test("image_dataset", {}, environment=variables)
-    try:
-        wait_until(lambda: is_up_for_retry(airflow, "ingest"), running)
-    finally:
-        running.kill()
-        output = running.communicate()[0]
-    assert "EnvironmentFailure: ingest ended with status 3: this is why" in output, output[-3000:]
-    assert len(commands_of(fake_home)) == 1
-
-
-@pytest.mark.integration
-def test_nothing_is_promoted_if_all_candidates_fail(airflow: Airflow, fake_home: Path) -> None:
-    candidates = [{"model": "diverges"}, {"model": "diverges"}]
-    done = airflow.dags_test("image_model", {"candidates": candidates}, {"RINGSLICE_HOME": str(fake_home)})
-    assert (done.states["promote"], done.states["export"]) == ("upstream_failed", "upstream_failed")
 
 
 @pytest.mark.integration

@@ -33,7 +33,7 @@ def bytes_by_folder(root: Path) -> Counter[str]:
 
 
 def succeeded(run: DagRun) -> DagRun:
-    assert run.finished.returncode == 0, run.log[-5000:]
+    assert run.status == 0, run.log[-5000:]
     return run
 
 

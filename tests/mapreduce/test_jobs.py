@@ -17,8 +17,11 @@ from etl.errors import DataError, EnvironmentFailure
 from etl.formats.example import parse
 from etl.formats.records import read_records
 from etl.slices.writer import order_key
+from etl.stages.layout import verification_stage
 from etl.stages.run import Run
-from mapreduce.jobs.stage_job import TaskRunner, Work
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import json_bytes, open_place
+from mapreduce.jobs.stage_job import JOB_FILE, TaskRunner, Work
 from mapreduce.jobs.transport import RECORDS, REFERENCES, TRANSPORTS, read_pairs, write_pair
 from mapreduce.shard import ORDER_BYTES, Shard
 from mapreduce.verify import Verify
@@ -112,6 +115,23 @@ def test_values_are_sorted_without_the_program_sort(tmp_path: Path, monkeypatch:
     assert ordered.read_bytes() == b"0\tc\n1\ta\n1\tb\n"
 
 
+def test_a_part_stays_that_a_task_of_an_earlier_run_ends_before_its_folder_is_gone(
+    make_tree: TreeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = ingest(make_tree({"a": 4}), tmp_path / "root")
+    done = shutil.copytree(root, tmp_path / "done")
+    normalize_here(done, *SMALL[2:])
+    open_tasks = Run.open_tasks
+
+    def end_part(run: Run) -> Any:
+        shutil.copytree(done / "normalized/parts", root / "normalized/parts", dirs_exist_ok=True)
+        return open_tasks(run)
+
+    monkeypatch.setattr(Run, "open_tasks", end_part)
+    normalize_here(root, *SMALL[2:])
+    assert contents(root, "run.json") == contents(done, "run.json")
+
+
 @pytest.mark.witness
 @pytest.mark.integration
 def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: TreeMaker, tmp_path: Path) -> None:
@@ -141,6 +161,15 @@ def test_unusable_images_become_rejects_and_too_many_stop_the_stage(make_tree: T
     assert not bad
     succeeded(ringslice_here("shard", root, "-r", "inline", "--workers", 2))
     assert json.loads(succeeded(ringslice_here("verify", root, "--every-stage", "--json")).stdout)["examples"] == 60
+
+
+def test_a_job_of_another_list_of_work_is_not_joined(tmp_path: Path) -> None:
+    stage = verification_stage(open_place(str(tmp_path)), "x")
+    tasks = TaskRunner(Mock(options=Mock(runner="inline")), stage, {})
+    with stage.reopen({"config": {}, "input": "x"}) as run:
+        publish_bytes(run.open_tasks() / JOB_FILE, run.staging, json_bytes({"list": "a"}))
+        works = [Work({"list": each}, [], 1, 1, Mock()) for each in "ab"]
+        assert [tasks._has_begun(each) for each in works] == [True, False]
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])

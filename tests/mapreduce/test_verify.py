@@ -226,6 +226,9 @@ def test_runners_find_the_same(root: Path) -> None:
     exchange(root, "tfrecord")
     before = contents(root)
     assert verify(root, "--to", str(root.parent / "mine"))[0] == {SLICE, ("slice", SECOND)}
+    for taken in (root / "slices/new", root / "verified/new", root / "runs"):
+        result = ringslice_here("verify", root, "--to", taken)
+        failed(result, 2, f"{taken} lies among the files of a dataset; give a place outside of ")
     assert contents(root) == before
     results = []
     for runner in ("inline", "local"):

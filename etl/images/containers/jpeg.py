@@ -19,6 +19,7 @@ _LOSSLESS = {0xC3, 0xC7, 0xCB, 0xCF}
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the others are DHT, JPG, DAC
 _EXIF, _XMP, _PROFILE = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b"ICC_PROFILE\0"
 _JFIF_BYTES = 14  # without a thumbnail
+_IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # a marker but RST0 to RST7
 
 
 @dataclass
@@ -130,7 +131,8 @@ def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 def is_last_scan(data: bytes, scan: int) -> bool:
     """True if the file ends with the scan at offset ``scan``: there are no markers in its data but RST0 to RST7."""
-    return data.find(b"\xff\xda", scan + 2) < 0 and data.find(b"\xff\xd9", scan) == len(data) - 2
+    found = _IN_SCAN.search(data, scan + 2)
+    return found is not None and found.start() == len(data) - 2 and data.endswith(b"\xff\xd9")
 
 
 def _checked(found: JpegSegments) -> JpegSegments | Reject:

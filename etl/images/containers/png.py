@@ -22,7 +22,7 @@ _HARMLESS = {b"IHDR", b"IDAT", b"IEND", b"pHYs", b"sRGB"}
 _NEEDED = {b"tRNS", b"iCCP", b"acTL", b"fcTL", b"fdAT"}  # of the ancillary ones, to decode the picture
 _ONCE = {b"tRNS", b"iCCP"}  # libpng ignores a second one
 _ANCILLARY = 0x20  # bit 5 of the type's first byte
-# each with the least of bytes; that of iCCP is libpng's: of 81 a name may take, of 11 a deflated stream
+# each with its bytes, as libpng takes them: iCCP has 92 at least, of which a name may take 81 and 11 a deflated stream
 _COLORS = {b"cICP": 4, b"iCCP": 92, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _XMP = b"XML:com.adobe.xmp\0"
@@ -154,7 +154,8 @@ def without_extras(data: bytes) -> bytes:
 def _is_used(kind: bytes, length: int, before: Mapping[bytes, int], data: bytes) -> bool:
     """True if libpng uses a chunk of colours or transparency that follows the kinds (with lengths) in ``before``."""
     if kind in _COLORS:
-        return length >= _COLORS[kind] and b"PLTE" not in before and b"IDAT" not in before
+        has_size = length == _COLORS[kind] or (kind == b"iCCP" and length > _COLORS[kind])
+        return has_size and b"PLTE" not in before and b"IDAT" not in before
     if kind != b"tRNS":
         return True
     depth, color_type = data[_HEADER + 8 : _HEADER + 10]

@@ -192,6 +192,12 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     with pytest.raises(UsageError, match=r"these are all images of .* that are usable; remove the whole folder"):
         data.erase(*(key for key in keys if key != "bee/wrong.png"))
     assert contents(data.root) == kept
+    manifest = shutil.copytree(data.root / "slices/night-1", data.root / "slices/old") / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("ringslice.slices/", "ringslice.old/"))
+    kept = contents(data.root)
+    with pytest.raises(UsageError, match=r"old/manifest\.json has format 'ringslice\.old/"):
+        data.erase("ant/03.png")
+    assert contents(data.root) == kept
 
 
 @pytest.mark.integration

@@ -141,7 +141,10 @@ def test_a_file_that_fits_passes_byte_for_byte_if_asked(kind: str) -> None:
     assert is_kept(data, config)
     exif = Image.Exif()
     exif[0x010E] = "secret"
-    for other in (data + b"more", save(noise(16, 16), kind, exif=exif), save(noise(16, 16)[..., 0], kind)):
+    others = [data + b"more", save(noise(16, 16), kind, exif=exif), save(noise(16, 16)[..., 0], kind)]
+    behind_scan = (b"\xff\xfe\0\x08secret", b"\xff\xff\xe1\0\x0eExif\0\0secret")
+    others += [data[:-2] + segment + data[-2:] for segment in behind_scan if kind == "JPEG"]
+    for other in others:
         assert not is_kept(other, config)
     for changes in ({"color": "gray"}, {"height": 8}, {"format": "png" if kind == "JPEG" else "jpeg"}):
         assert not is_kept(data, replace(config, **changes))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import RingsliceError, UsageError
+from etl.formats.parquet_tables import table_bytes
 from etl.raw.source_diff import NO_IMAGE, plan_renewal
 from etl.stages.layout import raw_stage
 from etl.storage.place import open_place
@@ -149,8 +150,12 @@ def test_files_are_compared_once(make_tree: TreeMaker, tmp_path: Path, capsys: p
     (source / "a/new.png").write_bytes(b"new")
     assert renew(source, root)["newly_packed"] == 1
     assert "comparing their contents" not in capsys.readouterr().err
-    (root / "raw/versions.parquet").write_bytes(b"damaged")
-    assert [compares(), compares()] == [True, False]
+    table = pa.table({"key": ["a/001.png"], "version": ["1"]})
+    fingerprint = raw_stage(open_place(str(root))).fingerprint()
+    edited = (table_bytes(table, facts) for facts in ({}, {"generation": 1}, {"generation": fingerprint}))
+    for damaged in (b"damaged", *edited):
+        (root / "raw/versions.parquet").write_bytes(damaged)
+        assert [compares(), compares()] == [True, False]
 
 
 def test_versions_of_another_generation_are_not_used(make_tree: TreeMaker, tmp_path: Path) -> None:

@@ -276,6 +276,10 @@ def test_no_more_duplicates_are_read_than_are_shown(copied_root: Path) -> None:
 
 
 def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path) -> None:
+    shutil.rmtree(copied_root / "normalized/tables")
+    assert "Not known: " in page_of(copied_root, tmp_path / "page.html").prose
+    (copied_root / "normalized/dataset.json").write_text("damaged")
+    assert "Not known: " in page_of(copied_root, tmp_path / "page.html").prose
     shutil.rmtree(copied_root / "normalized")
     for path in copied_root.rglob("slices/**/*.tfrecord"):
         path.unlink()

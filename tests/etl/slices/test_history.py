@@ -128,6 +128,8 @@ def test_two_ends_are_named(root: Place) -> None:
         newest(root)
     assert newest(root, own="other-seed", overwrite=True) == "night-2"
     assert [stage.folder.name for stage in lineage_ends(read_finished(root))] == ["night-2", "other-seed"]
+    Path(slices_stage(root, "other-seed").marker.path).write_text("damaged")
+    assert newest(root, own="other-seed", overwrite=True) == "night-2"
 
 
 def test_two_ends_are_not_made_at_the_same_time(root: Place) -> None:
@@ -143,14 +145,17 @@ def test_two_ends_are_not_made_at_the_same_time(root: Place) -> None:
             history.require_parent(root, "newest", own, parent)
 
 
+@pytest.mark.parametrize("error", [UsageError, FileNotFoundError])
 def test_slices_that_are_removed_while_others_are_listed_are_left_out(
-    root: Place, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], root: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = finish(root, "a")
     finish(root, "b", first)
 
     def removed_meanwhile(stage: Stage) -> Any:
-        (root / "slices/a").delete()
+        if stage.folder.name == "a":
+            stage.folder.delete()
+            raise error("gone")
         return read_slices(stage)
 
     monkeypatch.setattr(history, "read_slices", removed_meanwhile)

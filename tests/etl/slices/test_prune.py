@@ -93,6 +93,8 @@ def require_whole(root: Path) -> None:
 def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     for name in ("night-0", "night-3", "mine"):
         (root / f"{name}-report.html").write_text(name)
+    (notes := root / "verified/notes").mkdir()  # of a person
+    (notes / "a.txt").touch()
     before, size = contents(root), sum(map(len, contents(root).values()))
     summary = run(root, keep=2, dry_run=True)
     assert contents(root) == before
@@ -109,6 +111,7 @@ def test_the_newest_stay_with_all_that_they_were_made_from(root: Path) -> None:
     assert "raw/packs/pack-00000.tar" in before
     assert "raw/packs/pack-00000.tar" not in after
     assert {name: before[name] for name in after} == after
+    shutil.rmtree(notes)
     require_whole(root)
     assert run(root, keep=2)["removed_files"] == 0
 

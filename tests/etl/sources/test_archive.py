@@ -11,6 +11,7 @@ import pytest
 from etl.errors import UsageError
 from etl.sources.base import SourceOptions
 from etl.sources.detect import open_source
+from etl.sources.fields import split_of
 from etl.storage.place import open_place
 from tests.lib.sources.archives import (
     SUFFIXES,
@@ -122,6 +123,11 @@ def test_archives_of_a_class_within_an_archive(codec: str, tmp_path: Path) -> No
     }
     assert {image.split for image in source.images} == {"train"}
     assert source.skipped == 2
+
+
+def test_a_letter_with_an_accent_is_one_in_either_form_of_unicode() -> None:
+    names = ("pr\u00e9test.tar", "pre\u0301test.tar", "pre-test.tar")
+    assert [split_of(name) for name in names] == [None, None, "test"]
 
 
 def test_class_and_split_of_an_archive_within_an_archive(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ each_format = pytest.mark.parametrize("kind", FIELDS)
 @each_format
 def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
     rows = [
-        {"label": "10", "split": "Val", "fold": "test", "age": 30, "patient": "p1"},
-        {"label": "9", "split": "train", "fold": "dev", "age": 31, "patient": None},
+        {"label": "10", "split": "Val", "fold": "test", "age": 30, "patient": "p1", "other": None},
+        {"label": "9", "split": "train", "fold": "dev", "age": 31, "patient": None, "other": "train"},
     ]
     place = write_fields(open_place(str(tmp_path / "source")), kind, dict(enumerate(rows)))
     first, second = (source := open_source(place)).images
@@ -90,11 +90,13 @@ def test_labels_splits_and_columns(kind: str, tmp_path: Path) -> None:
     assert source.classes == ["9", "10"]
     assert [(each.label, each.split) for each in (first, second)] == [(1, "validation"), (0, "train")]
     assert dict(first.columns or ()) == {"age": "30", "fold": "test", "patient": "p1"}
-    assert dict(second.columns or ()) == {"age": "31", "fold": "dev"}
+    assert dict(second.columns or ()) == {"age": "31", "fold": "dev", "other": "train"}
     chosen = open_source(place, SourceOptions(label_column="age", split_column="fold"))
     assert [chosen.classes[each.label] for each in chosen.images] == ["30", "31"]
     assert [each.split for each in chosen.images] == ["test", "validation"]
     assert dict(chosen.images[0].columns or ()) == {"label": "10", "patient": "p1", "split": "Val"}
+    chosen = open_source(place, SourceOptions(split_column="other"))
+    assert [each.split for each in chosen.images] == [None, "train"]
 
 
 @each_format

@@ -60,7 +60,7 @@ def test_keys_are_paths_in_the_shortest_form(root: Place, name: str) -> None:
 def test_paths_may_be_absolute_or_uris(here: Place, name: str, tmp_path: Path) -> None:
     write_file(here / "i" / "ä %.jpg", some_bytes(3))
     paths = [f"{here.path}/i/0.jpg", f"file://{here.path}/i/1.jpg", f"/{here.path}/i/2.jpg"]
-    paths.append(f"file://{here.path}/i/%C3%A4%20%25.jpg")
+    paths.append(f"file:{here.path}/i/%C3%A4%20%25.jpg")
     rows = [{"path": path, "label": "x"} for path in paths]
     source = open_source(write_list(open_place(str(tmp_path / "elsewhere")), name, *rows))
     assert read(source) == [some_bytes(number) for number in range(4)]

@@ -14,6 +14,7 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import Lease
+from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place
 from tests.etl.conftest import names_below
 from tests.lib.commands import REPOSITORY
@@ -125,6 +126,14 @@ def test_what_a_run_left_that_was_killed_at_its_end_goes_with_the_next(work: Pla
     assert held.number == 6
     held.delete_work()
     assert not work.exists()
+
+
+def test_a_damaged_lease_is_named(work: Place) -> None:
+    work.make_folder()
+    for damaged in (b"", b"{}", b"[1]"):
+        replace_bytes(work / "claims/000001.json", work, damaged)
+        with pytest.raises(EnvironmentFailure, match=r"000001.json is damaged; if nothing is at work on the stage"):
+            take(work)
 
 
 @pytest.mark.witness

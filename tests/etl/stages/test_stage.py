@@ -20,7 +20,7 @@ from etl.stages.lease import Owner
 from etl.stages.marker import EntryTable, difference, fingerprint_of
 from etl.stages.run import Mode, Run, RunRecord
 from etl.stages.stage import Stage
-from etl.storage.atomic import publish_bytes
+from etl.storage.atomic import publish_bytes, withdraw
 from etl.storage.place import Place, json_bytes, open_place
 from tests.etl.conftest import names_below
 from tests.lib.commands import contents
@@ -148,6 +148,24 @@ def test_calls_of_replacing_a_stage_on_hdfs_may_fail(hdfs_root: Place) -> None:
 @by_way
 def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool, hdfs_root: Place) -> None:
     replace_stages(every_fault(hdfs_root, after, dies), hdfs_root)
+
+
+def test_a_task_of_a_killed_run_publishes_nothing_into_one_that_begins_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with as_a_process_that_is_gone():
+        tasks = begun(stage.begin(OLD)).open_tasks()
+    publish_bytes(stage.folder / "part", tasks, b"")
+
+    def withdraw_and_publish(place: Place, staging: Place) -> None:
+        withdraw(place, staging)
+        if place.name == "part":
+            with pytest.raises(EnvironmentFailure):
+                publish_bytes(place, tasks, b"of a task that is still at work")
+
+    monkeypatch.setattr("etl.stages.run.withdraw", withdraw_and_publish)
+    with begun(stage.begin(NEW)):
+        assert not (stage.folder / "part").exists()
 
 
 def test_files_that_no_stage_wrote_are_not_touched(stage: Stage, tmp_path: Path) -> None:
@@ -337,9 +355,17 @@ def test_a_record_of_a_run_that_was_edited_is_not_known(stage: Stage, tmp_path: 
     [
         (raw_stage, "ringslice ingest SOURCE {root}", " --overwrite"),
         (normalized_stage, "ringslice normalize {root}", " --overwrite"),
-        (lambda root: slices_stage(root, "x"), "ringslice shard {root} --name x", " --overwrite"),
+        (
+            lambda root: slices_stage(root, "x"),
+            "ringslice shard {root} --name x",
+            " --overwrite, which assigns its splits again",
+        ),
         (lambda root: verification_stage(root, "x"), "ringslice verify {root} --name x", ""),
-        (lambda root: slices_stage_in(root / "x"), "ringslice shard ROOT --name x", " --overwrite"),
+        (
+            lambda root: slices_stage_in(root / "x"),
+            "ringslice shard ROOT --name x",
+            " --overwrite, which assigns its splits again",
+        ),
     ],
 )
 def test_a_stage_names_its_command(make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path) -> None:

@@ -159,6 +159,8 @@ def _out_of_place() -> Iterator[Picture]:
     first, data, last = chunks(png(COLORS, 8, RGB))
     key = chunk(b"tRNS", struct.pack(">4H", *COLORS[0, 0].tolist(), 0))
     files = {"png-icc-late": SIGNATURE + first + data + icc + last, "png-rgb-trns-long": png(COLORS, 8, RGB, key)}
+    files["png-gamma-long"] = png(COLORS, 8, RGB, chunk(b"gAMA", struct.pack(">IH", 100_000, 0)))
+    files["png-codes-long"] = png(COLORS, 8, RGB, chunk(b"cICP", bytes([9, 16, 0, 1, 0])))
     yield from alike(COLORS, files)
     extras = {
         "icc-late": table + icc,

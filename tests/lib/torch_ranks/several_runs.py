@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Runs of train/main.py one after the other in the same ranks, because these take seconds to start.
 
-argv[1] is JSON: the words of each run. With a first word `alone-N` it runs on rank 0 alone, by ddp, and is fed the
+argv[1] is the number of ranks, which are forks of this process: PyTorch is loaded once.
+argv[2] is JSON: the words of each run. With a first word `alone-N` it runs on rank 0 alone, by ddp, and is fed the
 batches of N ranks. A first word `without-...` breaks something: a negative control. Rank 0 prints the line of a run
 that is refused.
 """
 
 import json
+import os
+import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -77,7 +81,7 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
         kind = Pipeline if settings.strategy == PIPELINE else TensorParallel
         train(settings, kind(collective, *devices, model_ranks=settings.model_ranks), monitor)
 
-    for words in json.loads(sys.argv[1]):
+    for words in json.loads(sys.argv[2]):
         changed: AbstractContextManager[Any] = nullcontext()
         if is_alone := words[0].startswith(ALONE):
             changed = fed_by_all(int(words.pop(0).removeprefix(ALONE)))
@@ -93,7 +97,32 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
                 print(error, flush=True)
 
 
+def fork_ranks(ranks: int) -> None:
+    """Return in each of so many forks, with the variables of torchrun; this process ends as soon as one of them fails,
+    and with its status.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    started = list[int]()
+    for rank in range(ranks):
+        if not (child := os.fork()):
+            variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
+            os.environ |= {name: str(value) for name, value in variables.items()}
+            return
+        started.append(child)
+    status = 0
+    while started and not status:
+        child, ended = os.wait()
+        started.remove(child)
+        status = os.waitstatus_to_exitcode(ended)
+    for child in started:
+        os.kill(child, signal.SIGKILL)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
+    fork_ranks(int(sys.argv[1]))
     claim_cores(local_rank(), local_size())
     of_rank = Monitor("", RunLog())
     run_ddp(lambda strategy: run_all(strategy, of_rank), of_rank, "cpu", 60, Pipeline)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from PIL import features
@@ -101,6 +102,13 @@ def test_the_fingerprint_follows_the_sources_and_the_versions(tmp_path: Path, mo
     with (tmp_path / "etl/errors.py").open("a") as file:
         file.write("# changed\n")
     assert len({found, fingerprint(distributions, own_files()), fingerprint([], before)}) == 3
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    with pytest.raises(EnvironmentFailure, match="this user has no home; set XDG_CACHE_HOME to a folder"):
+        cached_archive()
 
 
 @pytest.mark.integration

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import REPOSITORY, Finished, failed, horovodrun, run, succeeded, wait_until
+from tests.lib.commands import REPOSITORY, Finished, failed, run, succeeded, wait_until
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, started
@@ -88,12 +88,12 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     """And with other numbers of ranks; each example counts once."""
     options = ("--data", root, "--run", "one", "--model", "tests.lib.ranks.tiny:tiny", "--epochs", 2, "--batch", 36)
     words = (MAIN, *options, "--audit", "--resume", "auto")
-    succeeded(horovodrun(3, *words, "--max-steps", 6))
+    succeeded(train_here(*words[1:], "--max-steps", 6))
     result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 12, TF_CONFIG="of another job")).stderr
-    assert "on 1 rank: 12 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
+    assert "on 1 rank: 17 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
     succeeded(launch(*words, *WORKERS, "--max-steps", 24))
     succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
-    succeeded(run("python", *words))
+    succeeded(train_here(*words[1:]))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
 
 

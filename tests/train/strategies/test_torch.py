@@ -30,7 +30,7 @@ UPDATE = ("--lr", 0.1, "--weight-decay", 0.001, "--label-smoothing", 0.1, "--cli
 def run_several(ranks: int, *runs: Sequence[object]) -> list[str]:
     """Have so many ranks do these runs, see `tests.lib.torch_ranks.several_runs`; the lines of standard output."""
     words = json.dumps([[str(word) for word in each] for each in runs])
-    return succeeded(torchrun(ranks, SEVERAL, words)).stdout.splitlines()
+    return succeeded(in_torch("python", SEVERAL, ranks, words, OMP_NUM_THREADS="1")).stdout.splitlines()
 
 
 def test_a_resume_changes_no_bit(root: Path) -> None:
@@ -248,8 +248,7 @@ def test_a_run_goes_on_with_the_model_divided_otherwise(root: Path) -> None:
     whole = ["alone-1", *words, *DDP, "--run", "whole", "--max-steps", 26]
     run_several(2, whole, [*one, *TENSOR, "--max-steps", 26])
     assert distance(root, "whole", "one") < CLOSE
-    succeeded(torchrun(4, MAIN, *one, *DDP, "--max-steps", 28))
-    trained = json.loads(succeeded(in_torch("python", MAIN, *one, *DDP, "--json")).stdout)
+    trained = json.loads(run_several(4, [*one, *DDP, "--max-steps", 28], ["alone-1", *one, *DDP, "--json"])[-1])
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
     evaluate = ("--data", root, "--run", "one", "--json")
     found = json.loads(succeeded(torchrun(2, "train/evaluate.py", *evaluate, *DDP)).stdout)

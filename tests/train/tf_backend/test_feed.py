@@ -2,28 +2,23 @@
 
 import ctypes
 import dataclasses
-import io
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from etl.errors import DataError
-from etl.formats.example import ImageExample, serialize
-from etl.slices.manifest import Manifest
 from tests.lib.commands import PATIENCE_S
+from tests.lib.examples import EVERYTHING, HEIGHT, WIDTH, Pixels, batch_of, example, manifest_of, picture
 from train.config.augmentation import CROP_ATTEMPTS, GRAY, Augmentation, Size, centre_window
 from train.reader.batches import RecordBatch
-from train.reader.memory import Buffer
 from train.reader.order import epoch_seed
 from train.tf_backend import feed as feed_module
 from train.tf_backend import records_op
@@ -33,15 +28,6 @@ from train.tf_backend.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
 
 # around 23 bytes TensorFlow's strings begin to live outside of themselves
 SIZES = (0, 1, 22, 23, 24, 1000, 200_000)
-
-
-def batch_of(records: Sequence[bytes], first: int = 0) -> RecordBatch:
-    sizes = np.array([len(record) for record in records], np.int64)
-    buffer = Buffer(int(sizes.sum()))
-    buffer.view[:] = b"".join(records)
-    addresses = buffer.address + np.cumsum(sizes) - sizes
-    numbers = np.arange(first, first + len(records), dtype=np.int64)
-    return RecordBatch(addresses, sizes, numbers, np.ones(len(records), np.float32), (buffer,))
 
 
 def batches_of(number: int) -> Iterator[RecordBatch]:
@@ -178,36 +164,6 @@ def test_little_is_read_ahead_and_nothing_kept() -> None:
         assert len(made) <= taken + QUEUED_BATCHES + 2
         assert sum(each() is not None for each in made) <= 2
     assert not any(each() is not None for each in made)
-
-
-Pixels = npt.NDArray[np.uint8]
-
-HEIGHT, WIDTH = 40, 48
-EVERYTHING = Augmentation(crop=True, flip=True, colour=True)
-
-
-def manifest_of(format: str, channels: int = 3, size: Size = (HEIGHT, WIDTH)) -> Manifest:
-    return Manifest(("a", "b"), *size, channels, format, {}, (100.0, 110.0, 120.0)[:channels], (50.0,) * channels)
-
-
-def picture(number: int, channels: int = 3) -> Pixels:
-    """A smooth one, as photographs are, so that JPEG changes little."""
-    rows, columns = np.mgrid[:HEIGHT, :WIDTH] / WIDTH
-    waves = [np.sin((2 + channel) * rows + number) + np.cos(3 * columns + channel) for channel in range(channels)]
-    return (127 + 60 * np.stack(waves, axis=-1)).astype(np.uint8)
-
-
-def encode(pixels: Pixels, format: str) -> bytes:
-    if format == "RAW":
-        return pixels.tobytes()
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.squeeze()).save(buffer, format, **({"quality": 95} if format == "JPEG" else {}))
-    return buffer.getvalue()
-
-
-def example(number: int, format: str, channels: int = 3) -> bytes:
-    encoded = encode(picture(number, channels), format)
-    return serialize(ImageExample(f"{number:04d}", number % 2, "a", format, HEIGHT, WIDTH, channels, encoded))
 
 
 def decode(

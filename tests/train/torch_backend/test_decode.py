@@ -11,8 +11,8 @@ import tensorflow as tf
 from etl.errors import DataError
 from etl.formats.example import ImageExample, parse, serialize
 from tests.lib.commands import succeeded
+from tests.lib.examples import EVERYTHING, HEIGHT, WIDTH, example, manifest_of, picture
 from tests.lib.torch_ranks.running import in_torch, require_torch
-from tests.train.tf_backend.test_feed import EVERYTHING, HEIGHT, WIDTH, example, manifest_of, picture
 from train.config.augmentation import Augmentation
 from train.tf_backend import decode as tensorflow_decode
 from train.tf_backend.augment import random_window as tensorflow_window

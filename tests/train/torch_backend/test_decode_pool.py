@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import DataError, EnvironmentFailure
 from tests.lib.commands import REPOSITORY, run
-from tests.train.tf_backend.test_feed import EVERYTHING, batch_of, example, manifest_of
+from tests.lib.examples import EVERYTHING, batch_of, example, manifest_of
 from train.reader.batches import RecordBatch
 from train.torch_backend.decode import Decoder
 from train.torch_backend.decode_pool import DecodePool, DecodeProcesses, DecodeThreads, Seeds

@@ -156,7 +156,8 @@ def test_the_state_is_copied_once_the_last_checkpoint_is_written(root: Path, mon
 
     monkeypatch.setattr("train.checkpoints.background.write", write_slowly)
     monkeypatch.setattr(TrainedModel, "state", noted_state)
-    succeeded(train_here("--data", root, "--model", MODEL, "--crop", 20, "--batch", 15, "--checkpoint-steps", 1))
+    words = ("--model", MODEL, "--crop", 20, "--batch", 15, "--checkpoint-steps", 1, "--epochs", 2)
+    succeeded(train_here("--data", root, *words))
     assert len(at_work) > 2
     assert not any(at_work)
 
