@@ -92,9 +92,8 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
     number = worthwhile_tasks(sum(each["bytes"] for line in lines for each in line["items"]), examples)
     buckets = max(1, -(-examples // BUCKET_EXAMPLES))
     job = {"stage": "verify", **target.job(plan, assignments, every_stage), "buckets": buckets, "mappers": number}
-    job["list"] = fingerprint_of(
-        json.dumps(lines, allow_nan=False, default=list).encode()
-    )  # results are matched to lines by their numbers
+    # results are matched to lines by their numbers
+    job["list"] = fingerprint_of(json.dumps(lines, allow_nan=False, default=list).encode())
 
     def watch() -> tuple[int, str]:
         folders = stage.task_folders()

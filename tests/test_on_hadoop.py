@@ -76,7 +76,7 @@ def test_failures_of_yarn_are_one_line(hadoop: Cluster, hdfs: Place, few_digits:
     failed(run(*start, variables=nowhere), 3, "no ResourceManager is known")
     assert digests(root) == before
     small = ("--task-memory", "64MB", "--max-memory", "64MiB")
-    script = (REPOSITORY / "mapreduce/normalize.py", root, *start[3:], "-D", "mapreduce.map.maxattempts=1")
+    script = (REPOSITORY / "mapreduce/normalize.py", root, *start[3:], "-D", "mapreduce.map.maxattempts=2")
     finished = run(*script, *small, timeout_s=JOB_TIMEOUT_S, variables=variables)
     failed(finished, 3, "give more with --task-memory")
     assert "Exception" not in finished.stderr

@@ -99,7 +99,8 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
                 holders[kind].add(name)
     packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
     live = _count_live(root, packs, wanted)
-    return Found(tuple(keys), frozenset(rows), packs, parts, _in_order(examples), live)
+    in_order = {name: dict(sorted(counts.items())) for name, counts in sorted(examples.items())}
+    return Found(tuple(keys), frozenset(rows), packs, parts, in_order, live)
 
 
 def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
@@ -114,26 +115,9 @@ def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
             if info.base_name.endswith(ENDING):
                 table = parquet_tables.read_table(root / below / info.base_name, ["key", "sha256"])
                 yield kind, info.base_name.removesuffix(ENDING), table
-    yield from _tables_of_slices(root)
-
-
-def _tables_of_slices(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
     for stage in finished_slices(root):
         for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
             yield IN_SLICES, stage.folder.name, table
-
-
-def find_examples(root: Place, contents: frozenset[bytes]) -> dict[str, dict[str, int]]:
-    """How many examples of finished slices have one of these contents, by name and split; those that have any."""
-    wanted, found = pa.array(sorted(contents), pa.binary(32)), defaultdict[str, Counter[str]](Counter)
-    for _, name, table in _tables_of_slices(root):
-        of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
-        found[name].update(of_them["split"].to_pylist())
-    return _in_order(found)
-
-
-def _in_order(found: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
-    return {name: dict(sorted(counts.items())) for name, counts in sorted(found.items()) if counts}
 
 
 def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:

@@ -1,7 +1,6 @@
 """How evenly the examples are divided among splits and slices: from the manifest and the table of class counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,50 +9,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.report.charts import Chart, Curve, bar_chart, line_chart
-from etl.slices.manifest import slices_of
 
 MAX_CLASSES = 50  # with more, a page shows the largest and the smallest
 SHOWN_AT_EACH_END = 12
-MAX_SLICES = 64  # with more, a page has no table of classes by slice
+MAX_SLICES = 64  # with more, a page lists the largest and the smallest
 MAX_BARS = 12  # values of a split; with more, a chart has curves
-COLUMNS = ["slice", "split", "label", "records"]
+COLUMNS = ["split", "label", "records"]
 
 Counts = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ClassCounts:
-    """The ``least`` and the ``most`` examples of each class on any slice of a split, of shape (splits, classes).
+def count_classes(manifest: Mapping[str, Any], groups: Iterable[pa.Table]) -> tuple[Counts, Counts]:
+    """The least and the most examples of each class on any slice of a split, both of shape (splits, classes).
 
-    ``by_slice`` has the examples of each class on each slice, of shape (classes, slices); None if either are many.
+    From the table of class counts, ``groups`` of its rows with `COLUMNS`.
     """
-
-    least: Counts
-    most: Counts
-    by_slice: Counts | None
-
-
-def count_classes(manifest: Mapping[str, Any], groups: Iterable[pa.Table]) -> ClassCounts:
-    """Read the table of class counts, ``groups`` of its rows with `COLUMNS`. Memory is splits x classes."""
-    splits, slices = list(manifest["splits"]), [each["name"] for _, each in slices_of(manifest)]
+    splits = list(manifest["splits"])
     shape = len(splits), len(manifest["classes"])
     least, most, seen = np.full(shape, np.iinfo(np.int64).max), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    is_small = shape[1] <= MAX_CLASSES and len(slices) <= MAX_SLICES
-    by_slice = np.zeros((shape[1], len(slices)), np.int64) if is_small else None
     for group in groups:
         label, records = (group[name].to_numpy() for name in ("label", "records"))
         cells = pc.index_in(group["split"], pa.array(splits)).to_numpy(), label
         np.minimum.at(least, cells, records)
         np.maximum.at(most, cells, records)
         np.add.at(seen, cells, 1)
-        if by_slice is not None:
-            by_slice[label, pc.index_in(group["slice"], pa.array(slices)).to_numpy()] = records
     slices_of_split = np.array([[len(split["slices"])] for split in manifest["splits"].values()])
-    return ClassCounts(np.where(seen == slices_of_split, least, 0), most, by_slice)
+    return np.where(seen == slices_of_split, least, 0), most
 
 
-def split_balances(manifest: Mapping[str, Any], counts: ClassCounts) -> list[Row]:
+def split_balances(manifest: Mapping[str, Any], counts: tuple[Counts, Counts]) -> list[Row]:
     """How evenly each split is divided among its slices, in the manifest's order.
 
     ``per_slice``, ``bytes_per_slice`` and ``by_class``, of the class that differs most between two slices, are (least,
@@ -62,7 +47,7 @@ def split_balances(manifest: Mapping[str, Any], counts: ClassCounts) -> list[Row
     """
     classes, splits = manifest["classes"], manifest["splits"]
     overall, found = np.sum([split["by_class"] for split in splits.values()], axis=0), []
-    for (name, split), least, most in zip(splits.items(), counts.least, counts.most, strict=True):
+    for (name, split), least, most in zip(splits.items(), *counts, strict=True):
         worst = int(np.argmax(most - least))
         off_share = np.abs(np.asarray(split["by_class"]) - overall * (split["records"] / max(1, overall.sum())))
         furthest = int(np.argmax(off_share))

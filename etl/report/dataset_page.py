@@ -65,7 +65,7 @@ def gather(root: Place, stage: Stage, slices: Generation) -> Facts:
         "facts": _about(manifest, slices.fingerprint, verified, stage),
         "balances": balance.split_balances(manifest, counts),
         **_classes(manifest),
-        **_slices(manifest, counts.by_slice),
+        **_slices(manifest),
         **gather_sources(root, manifest),
     }
     images = {raw_stage(root): facts["input_total"], normalized_stage(root): facts["input_total"]}
@@ -219,7 +219,7 @@ def _classes(manifest: Mapping[str, Any]) -> Facts:
     }
 
 
-def _slices(manifest: Mapping[str, Any], by_slice: balance.Counts | None) -> Facts:
+def _slices(manifest: Mapping[str, Any]) -> Facts:
     slices = [each for _, each in slices_of(manifest)]
     charts = []
     for title, what, unit in (("Examples per slice", "records", 1), ("Megabytes per slice", "bytes", 10**6)):
@@ -231,9 +231,6 @@ def _slices(manifest: Mapping[str, Any], by_slice: balance.Counts | None) -> Fac
         shown = by_bytes[:SHOWN_EXTREME_SLICES] + by_bytes[-SHOWN_EXTREME_SLICES:]
         title = f"The {SHOWN_EXTREME_SLICES} smallest and {SHOWN_EXTREME_SLICES} largest of {count(len(slices))} slices"
     return {
-        "matrix": None if by_slice is None else by_slice.tolist(),
-        # train-00003 of train/group-0/worker-1/train-00003-of-00016
-        "slice_labels": [each["name"].rpartition("/")[2].partition("-of-")[0] for each in slices],
         "slice_charts": charts,
         "slice_rows": shown,
         "slice_rows_title": title,

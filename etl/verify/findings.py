@@ -154,8 +154,7 @@ class Outcome:
 
     def lines(self) -> str:
         """The first findings, a line each, for the end of an error message."""
-        named = self.findings()[:MAX_KEPT]
-        first = named[:MAX_LINES]
+        first = self.findings()[:MAX_LINES]
         left = self.number - len(first)
-        more = [f"and {left} more; verification.json names {len(named)} of all"] if left else []
+        more = [f"and {left} more; see verification.json"] if left else []
         return "".join(f"\n  {line}" for line in [*(each.line for each in first), *more])

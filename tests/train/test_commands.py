@@ -294,10 +294,11 @@ def test_ranks_train(strategy: str, root: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "number"),
     [
-        ("horovod", signal.SIGKILL),
         ("ddp", signal.SIGTERM),
-        pytest.param("horovod", signal.SIGINT, marks=pytest.mark.chaos),
-        pytest.param("ddp", signal.SIGKILL, marks=pytest.mark.chaos),
+        *(
+            pytest.param(*each, marks=pytest.mark.chaos)
+            for each in (("horovod", signal.SIGKILL), ("horovod", signal.SIGINT), ("ddp", signal.SIGKILL))
+        ),
     ],
 )
 def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.lib.commands import REPOSITORY
 
 pytestmark = pytest.mark.integration
 
-RENEWAL_INTERVAL_S, LEASE_TIMEOUT_S = 0.2, 1.0
+RENEWAL_INTERVAL_S, LEASE_TIMEOUT_S = 0.2, 2.0
 ELSEWHERE = "elsewhere/boot/pid:[1]"
 
 HOLDER = textwrap.dedent(

@@ -142,7 +142,7 @@ def test_a_datanode_dies_and_comes_back(start: Start, hadoop_alone: Cluster) -> 
 def test_a_connection_hangs(start: Start, uploaded: str, hadoop: Cluster, tmp_path: Path) -> None:
     """After so long without a byte the error names slice and offset; a shorter pause is none."""
     with before_datanode(hadoop, tmp_path) as (proxy, site):
-        begun = start(site, *DRIVERS, silence_s=3)
+        begun = start(site, *DRIVERS, silence_s=6)
         (patient,) = start(site, NATIVE, silence_s=10 * PATIENCE_S)
         proxy.stall(after_bytes=3_000_000)
         for reader in [*begun, patient]:
@@ -150,7 +150,7 @@ def test_a_connection_hangs(start: Start, uploaded: str, hadoop: Cluster, tmp_pa
         for reader in begun:
             message = reader.require_some()
             assert message.startswith(f"no bytes of {uploaded}/train/train-0000")
-            assert ".tfrecord at offset " in message and " for 3 s; " in message
-        assert proxy.stalled >= 3
+            assert ".tfrecord at offset " in message and " for 6 s; " in message
+        assert proxy.stalled >= 6
         proxy.go_on()
         patient.require_all()

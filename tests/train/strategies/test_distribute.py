@@ -71,6 +71,7 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
     assert distance(root, "joined", "workers") < CLOSE
 
 
+@pytest.mark.chaos
 def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ...]) -> None:
     """The negative controls of the two witnesses here."""
     plain = (*words, "--batch", 64)
@@ -158,24 +159,29 @@ def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_onc
     assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
 
 
+# argv are files that the two starts of the worker make. The server is lost, and then the chief ends, after the second.
 ENDING = """
 import json, os, signal, sys, time
-role = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
-if role == "ps":
-    time.sleep(3)
-    os.kill(os.getpid(), signal.SIGKILL)
-if role == "worker" and not os.path.exists(sys.argv[1]):
-    open(sys.argv[1], "w").close()
+role, (first, second) = json.loads(os.environ["TF_CONFIG"])["task"]["type"], sys.argv[1:]
+if role == "worker":
+    is_first = not os.path.exists(first)
+    open(first if is_first else second, "w").close()
+    time.sleep(0 if is_first else 60)
     sys.exit()
-time.sleep(5 if role == "chief" else 60)
+while not os.path.exists(second):
+    time.sleep(0.05)
+if role == "ps":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(2)
 """
 
 
 def test_the_end_of_the_chief_counts_and_a_worker_that_ends_before_it_is_replaced(tmp_path: Path) -> None:
     """Also if a server is lost shortly before it."""
     (tmp_path / "ending.py").write_text(ENDING)
-    words = ("python", "train/launch.py", "--workers", 1, "--servers", 1, tmp_path / "ending.py", tmp_path / "begun")
-    assert succeeded(run(*words)).stderr == "ringslice: worker 0 ended with status 0; it is replaced\n"
+    words = (tmp_path / each for each in ("ending.py", "first", "second"))
+    finished = succeeded(run("python", "train/launch.py", "--workers", 1, "--servers", 1, *words))
+    assert finished.stderr == "ringslice: worker 0 ended with status 0; it is replaced\n"
 
 
 @pytest.mark.witness
@@ -218,12 +224,16 @@ def test_a_port_that_is_taken_is_named(role: str, root: Path) -> None:
 
 
 OTHER = "9.9"
-# The program of a server that looks for the chief only when that has ended.
+# The program of a server that looks for the chief only when that has ended: then there is the file $ENDED.
 LATE = """
-import runpy, sys, time
+import os, runpy, sys, time
 from train.strategies import parameter_server
 look = parameter_server.await_end
-parameter_server.await_end = lambda *arguments: time.sleep(20) or look(*arguments)
+def look_late(*arguments):
+    while not os.path.exists(os.environ["ENDED"]):
+        time.sleep(0.05)
+    return look(*arguments)
+parameter_server.await_end = look_late
 sys.argv[0] = "train/main.py"
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -251,11 +261,16 @@ def test_the_rank_with_another_version_is_named(root: Path, other: Path, tmp_pat
             folder = other if task.role == WORKER else REPOSITORY
             program = ("-c", LATE) if task.role == SERVER else (folder / "train/main.py",)
             variables = {"PYTHONPATH": str(folder), "TF_CONFIG": task.variables["TF_CONFIG"]}
+            variables["ENDED"] = str(tmp_path / "ended")
             command = (sys.executable, *program, *words)
             processes.append(stack.enter_context(started(*command, log=tmp_path / task.role, **variables)))
-        statuses = [each.wait(120) for each in processes]
+        chief, *others = processes
+        status = chief.wait(120)
+        (tmp_path / "ended").touch()
+        for each in others:
+            each.wait(120)
     lines = (tmp_path / "chief").read_text().splitlines()
-    assert statuses[0] == 3, lines
+    assert status == 3, lines
     [line] = [each for each in lines if "error: " in each]
     name = socket.gethostname()
     assert re.search(rf": worker 0 on {name} has ringslice {OTHER}, the chief has (none|[\d.]+);", line)

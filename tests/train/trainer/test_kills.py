@@ -49,8 +49,8 @@ class RankFailure:
         return {"epoch": 1 + (step > LAST_STEP // EPOCHS), "step": step + (self.moment in (CHECKPOINT, EVALUATION))}
 
 
-SAMPLE = [RankFailure(CHECKPOINT), RankFailure(EVALUATION)]
-OTHERS = [RankFailure(FIRST), RankFailure(MIDDLE, 2), RankFailure(CHECKPOINT, 1)]
+SAMPLE = [RankFailure(CHECKPOINT)]
+OTHERS = [RankFailure(FIRST), RankFailure(MIDDLE, 2), RankFailure(CHECKPOINT, 1), RankFailure(EVALUATION)]
 
 
 def run_failing(failure: RankFailure, root: str, folder: Path, **variables: str) -> list[str]:
