@@ -47,7 +47,7 @@ def command(**values: Any) -> None:
 
     What was done to the training images is in it: decoding, turning a JPEG by EXIF, cutting or padding to the slices'
     size, colour. Colour profiles are not applied. TensorFlow, which alone loads it, has no ops for PNM, TIFF, AVIF,
-    JPEG 2000, BMP with a palette and WebP with transparency. train/predict.py uses it on files and folders.
+    JPEG 2000, BMP of other than 24 bits and WebP with transparency. train/predict.py uses it on files and folders.
     """
     require_one_process()
     with prepare_import(), require_framework(COMMAND):

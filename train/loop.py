@@ -53,10 +53,10 @@ class Training:
     def train(self) -> None:
         """Train until the run is over; then evaluate the test split and write the result."""
         with self.checkpoints:
+            is_first = self.strategy.earlier is None  # this process has not trained the run with other ranks before
             position = self.restore()
             # set-up does not count, so each start takes at least one step
             reason = self.reason_to_stop(position, seconds=0)
-            is_first = self.strategy.earlier is None  # this process has not trained the run with other ranks before
             self.reporter.begin(self.trainer, position, reason, was_over=is_first and reason != "")
             while not reason:
                 if not position.awaits_evaluation:
@@ -83,6 +83,8 @@ class Training:
         """The last commit (elastic), the newest checkpoint, or the beginning; its rest is divided among the ranks."""
         found = self.strategy.restore(self.trainer, self.monitor.log)
         position, lines = found or (self.checkpoints.restore(self.data), [])
+        if found:
+            self.checkpoints.adopt(position)
         self.metrics.begin(position, lines)
         position = replace(position, reader=self.data.divided(position.reader))
         self.commit(position)

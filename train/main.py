@@ -78,6 +78,12 @@ def import_for_evaluation(
     strategy: str, monitor: Monitor, stall_timeout_s: float
 ) -> Callable[[Callable[["Strategy"], None]], None]:
     """Import what is needed to evaluate by `HOROVOD` or `DDP`; returns a function that calls another on its ranks."""
+    config = os.environ.get("TF_CONFIG", "")
+    if len(workers_of(config)) > 1 or task_of(config, WITH_SERVERS):
+        raise UsageError(
+            "TF_CONFIG has several processes, and an evaluation is one process without it, or ranks of horovodrun or"
+            " torchrun"
+        )
     require_strategy(strategy)
     with prepare_import(), require_framework(f"--strategy {strategy}"):
         if strategy == DDP:

@@ -244,6 +244,8 @@ class _Handler(fs.FileSystemHandler):
         try:
             return self._call(selector.base_dir, lambda driver: driver.get_file_info(selector))
         except FileNotFoundError:
+            if selector.recursive and self._info(selector.base_dir).type == fs.FileType.Directory:
+                return self.get_file_info_selector(selector)  # a folder below it went meanwhile: once more
             if selector.allow_not_found:
                 return []
             raise

@@ -35,7 +35,7 @@ from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, starte
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from tests.lib.train_in_process import evaluate_here, export_here, train_here
 from train.export import command as export_command
-from train.parallel.endings import LOST
+from train.parallel.endings import LOST, describe_exit
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.predict import command as predict_command
 from train.read_bench import show
@@ -184,6 +184,16 @@ def test_an_export_in_several_processes_is_refused(tmp_path: Path) -> None:
         *({"TF_CONFIG": json.dumps(each)} for each in (workers, server)),
     ):
         failed(export_here("--data", tmp_path, cwd=tmp_path, **variables), 2, "train/export.py is one process: start")
+
+
+def test_an_evaluation_in_processes_of_tf_config_is_refused(tmp_path: Path) -> None:
+    config = json.dumps({"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}})
+    words = ("--data", tmp_path, "--strategy", "multi-worker-mirrored")
+    failed(evaluate_here(*words, TF_CONFIG=config), 2, "TF_CONFIG has several processes, and an evaluation is one")
+
+
+def test_a_signal_without_a_name_is_described() -> None:
+    assert [describe_exit(-number) for number in (9, 40)] == ["was killed (SIGKILL)", "was killed (signal 40)"]
 
 
 def test_scripts_that_need_tensorflow_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

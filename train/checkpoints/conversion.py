@@ -43,7 +43,7 @@ class Weight:
 
     @property
     def keras(self) -> str:
-        """As `train.tf_backend.variables` names it."""
+        """As `train.tf_backend.trainer` names it."""
         return f"{self.number:04d}-{self.kind}"
 
 

@@ -167,12 +167,12 @@ def steps(run: Place) -> list[int]:
     Raises UsageError if the run has checkpoints of the version before this one.
     """
     folder = run / FOLDER
-    listed = folder.children(recursive=True)
-    for info in listed:
-        if _parent_name(info) == FOLDER and info.base_name.endswith(".json"):
-            raise UsageError(f"{folder / info.base_name} is of an earlier version of ringslice; give another --run")
-    found = (_step_of(_parent_name(info)) for info in listed if info.base_name == MARKER)
-    return sorted(step for step in found if step is not None)
+    names = [info.base_name for info in folder.children()]
+    for name in names:
+        if name.endswith(".json"):
+            raise UsageError(f"{folder / name} is of an earlier version of ringslice; give another --run")
+    found = ((name, _step_of(name)) for name in names)
+    return sorted(step for name, step in found if step is not None and (folder / name / MARKER).exists())
 
 
 def open_checkpoint(run: Place, step: int) -> Checkpoint:
@@ -306,10 +306,6 @@ def _step_of(name: str) -> int | None:
     """The step of the folder called ``name``; None if it is none of ours."""
     digits = name.removeprefix("step-")
     return int(digits) if digits.isascii() and digits.isdigit() and name == name_of(int(digits)) else None
-
-
-def _parent_name(info: fs.FileInfo) -> str:
-    return info.path.rsplit("/", 2)[-2]
 
 
 def _parse_marker(data: bytes) -> dict[str, Any] | None:

@@ -33,15 +33,11 @@ def find_builder(name: str, known: Mapping[str, Builder]) -> Builder:
     module, separator, function = name.partition(":")
     if not separator or not all(each.isidentifier() for each in (*module.split("."), function)):
         raise UsageError(f"--model {name!r}: give {', '.join(known)}, or module:function for your own")
-    path = sys.path.copy()
-    sys.path[:] = [os.getcwd(), *(each for each in path if each != _OWN_FOLDER)]
     try:
         with name_mistakes(name):
             imported = importlib.import_module(module)
     except ValueError as error:
         raise _mistake(name, error) from error
-    finally:
-        sys.path[:] = path
     builder = getattr(imported, function, None)
     if builder is None:
         raise UsageError(f"--model {name!r}: {getattr(imported, '__file__', module)} has no {function!r}")
@@ -49,7 +45,7 @@ def find_builder(name: str, known: Mapping[str, Builder]) -> Builder:
         raise UsageError(f"--model {name!r} is not a function")
     try:
         inspect.signature(builder).bind("shape", "classes")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: of a builtin function
         raise UsageError(
             f"--model {name!r}: {error}; give a function of an image's shape and the number of classes"
         ) from None
@@ -59,16 +55,22 @@ def find_builder(name: str, known: Mapping[str, Builder]) -> Builder:
 @contextmanager
 def name_mistakes(name: str) -> Iterator[None]:
     """Surround what runs the code of the model called ``name``: a mistake in a user's becomes a UsageError of one line.
+    A user's imports modules of the current folder, also in its functions.
 
     What the machine lacks, such as memory, is left as it is; so are ValueError and RuntimeError, which frameworks raise
     if shapes do not fit: see `misfit`.
     """
+    path = sys.path.copy()
+    if ":" in name:
+        sys.path[:] = [os.getcwd(), *(each for each in path if each != _OWN_FOLDER)]
     try:
         yield
     except _MISTAKES as error:
         if ":" not in name or explain(error) is not None:
             raise
         raise _mistake(name, error) from error
+    finally:
+        sys.path[:] = path
 
 
 def _mistake(name: str, error: Exception) -> UsageError:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def reading_options(function: Callable[..., None]) -> Callable[..., None]:
         refuse_without_effect("cache_size", cache is not None, "--cache")
         refuse_without_effect("skip_limit", values["on_damage"] == SKIP, f"--on-damage {SKIP}")
         how = {each.name: values.pop(each.name) for each in fields(ReaderOptions) if each.name in values}
-        function(reading=ReaderOptions(**how, cache=_open_cache(cache, cache_size)), **values)
+        with _open_cache(cache, cache_size) or nullcontext() as opened:
+            function(reading=ReaderOptions(**how, cache=opened), **values)
 
     decorated: Any = run
     for option in reversed((*_READING, *_CACHE)):

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etl.errors import RingsliceError, explain
+from train.monitor.heartbeat import FOR_ALL, Status
 
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.generic)
@@ -33,6 +34,7 @@ class Collective(ABC):
 
     rank: int
     size: int
+    _monitor: Status | None = None
 
     @property
     def is_root(self) -> bool:
@@ -59,6 +61,8 @@ class Collective(ABC):
         value: T | None = None
         error: Exception | None = None
         if self.is_root:
+            if self._monitor is not None:
+                self._monitor.local_phase(FOR_ALL)
             try:
                 value = function()
             except Exception as raised:  # all ranks learn of it first, or they would wait for ever

@@ -21,7 +21,8 @@ def describe_exit(status: int) -> str:
     """In words, how a process ended, by its status, which is negative after a signal."""
     if status >= 0:
         return f"ended with status {status}"
-    return f"was killed ({signal.Signals(-status).name if -status in signal.valid_signals() else f'signal {-status}'})"
+    names = {each.value: each.name for each in signal.Signals}  # not all that are valid have one
+    return f"was killed ({names.get(-status, f'signal {-status}')})"
 
 
 class Endings:

@@ -92,6 +92,14 @@ class Checkpointer:
         self._trainer.load_state(arrays, str(checkpoint.folder))
         return dict(checkpoint.marker["position"])
 
+    def adopt(self, position: Position) -> None:
+        """Elastic: if the newest checkpoint is that of ``position``, its arrays stay, whatever facts follow."""
+        newest = self._collective.run_on_root(lambda: getattr(store.newest(self._run.folder), "step", None))
+        if newest == position.step:
+            self._step = newest
+            if self._saver is not None:
+                self._saver.step = newest
+
     def is_due(self, position: Position) -> bool:
         """True if --checkpoint-steps wants a checkpoint here."""
         steps = self._run.settings.checkpoint_steps

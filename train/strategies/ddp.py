@@ -48,6 +48,8 @@ class ProcessGroup(Collective):
     storage, and each rank in an evaluation.
     """
 
+    _monitor: Monitor
+
     def __init__(self, monitor: Monitor, stall_timeout_s: float) -> None:
         self._monitor = monitor
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -183,7 +185,7 @@ def run_ddp(
 ) -> None:
     """Call ``work`` with the strategy that ``make`` gives, on the ranks that torchrun started; on one without it.
 
-    Raises EnvironmentFailure if a rank does not come, or is lost: after ``stall_timeout_s`` at the latest.
+    Raises EnvironmentFailure if a rank does not come, or is lost; docs/strategies.md has after how long.
     """
     taken, place = take_device(device)
     if not is_torchrun():

@@ -15,7 +15,6 @@ from horovod.common.exceptions import HorovodInternalError
 
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
-from train.monitor.heartbeat import FOR_ALL
 from train.monitor.messages import PeerLost
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Collective, Number, Operation
@@ -56,6 +55,8 @@ class Ring(Collective):
     come.
     """
 
+    _monitor: Monitor
+
     def __init__(self, monitor: Monitor, generation: int = 0) -> None:
         self._monitor = monitor
         monitor.local_phase("joining the ring")
@@ -88,11 +89,6 @@ class Ring(Collective):
             return value
         self._monitor.phase(f"waiting for rank {root}")
         return hvd.broadcast_object(value, root_rank=root)
-
-    def run_on_root(self, function: Callable[[], T]) -> T:
-        if self.is_root:
-            self._monitor.local_phase(FOR_ALL)
-        return super().run_on_root(function)
 
     def close(self) -> None:
         """Without it, ranks that are left report a lost connection."""

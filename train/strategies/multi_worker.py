@@ -32,6 +32,8 @@ T = TypeVar("T")
 class Workers(Collective):
     """The processes of a `MultiWorkerMirroredStrategy`; the first copy of the model of each stands for it."""
 
+    _monitor: Monitor
+
     def __init__(self, strategy: tf.distribute.MultiWorkerMirroredStrategy, monitor: Monitor) -> None:
         self._strategy, self._monitor = strategy, monitor
         self.rank = strategy.cluster_resolver.task_id

@@ -197,9 +197,6 @@ class TensorParallelTrainer(DividedTrainer):
         for group in self.optimizer.torch.param_groups:
             group["foreach"] = False  # which takes no shards beside other tensors
         self._copied = self._common(dict(self.model.named_parameters()))
-        self._copied_statistics = self._common(
-            {name: each for name, each in self.model.named_buffers() if each.is_floating_point()}
-        )
 
     @property
     def notes(self) -> list[str]:
@@ -230,7 +227,8 @@ class TensorParallelTrainer(DividedTrainer):
 
     def _average_statistics(self, olds: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
         super()._average_statistics(olds, own, examples)
-        self._share(self._copied_statistics)
+        statistics = {name: each for name, each in self.model.named_buffers() if each.is_floating_point()}
+        self._share(self._common(statistics))
 
     @torch.no_grad()
     def _share(self, tensors: list[torch.Tensor]) -> None:

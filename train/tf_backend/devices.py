@@ -35,8 +35,7 @@ def take_device(device: str) -> Device:
         found = [] if device == CPU else tf.config.list_physical_devices("GPU")
     if not found and device != GPU:
         tf.config.set_visible_devices([], "GPU")
-        is_skipped = device != CPU and visible not in HIDING and local_rank() == 0 and has_nvidia_gpu()
-        return Device(cores=cores, skipped=why_no_gpu(visible) if is_skipped else "")
+        return Device(cores=cores, skipped=_skipped(device, visible))
     try:
         number = choose_gpu(len(found), local_rank(), local_size(), visible is not None)
     except EnvironmentFailure as error:
@@ -49,21 +48,31 @@ def take_device(device: str) -> Device:
 
 
 def take_all_gpus(device: str) -> tuple[Device, int]:
-    """Take all GPUs that TensorFlow sees, or none; what this process computes on, and the number of these GPUs.
+    """Take all GPUs that TensorFlow sees, or none; what this process computes on, and the number of these GPUs. The
+    processes that one launcher started on a host share them.
 
     As for `take_device`, before anything else of TensorFlow's runs. Raises EnvironmentFailure if there is no GPU for
     --device gpu.
     """
-    cores = len(own_cores())
-    gpus = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    cores, visible = len(own_cores()), os.environ.get(VISIBLE)
+    with suppress_stderr():
+        found = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    gpus = found[local_rank() :: local_size()]
+    tf.config.set_visible_devices(gpus, "GPU")
     if not gpus and device == GPU:
-        raise EnvironmentFailure("--device gpu: TensorFlow sees no GPU; give --device cpu")
+        reason = why_no_gpu(visible) if not found else f"of {len(found)} none is left for local rank {local_rank()}"
+        raise EnvironmentFailure(f"--device gpu: TensorFlow sees no GPU ({reason}); give --device cpu")
     if not gpus:
-        tf.config.set_visible_devices([], "GPU")
-        return Device(cores=cores), 0
+        return Device(cores=cores, skipped=_skipped(device, visible) if not found else ""), 0
     for each in gpus:
         tf.config.experimental.set_memory_growth(each, True)
     return Device(_name_of(gpus[0]), cores=cores), len(gpus)
+
+
+def _skipped(device: str, visible: str | None) -> str:
+    """Why a GPU of this host is not used though it may be; empty if there is none, or another rank says so."""
+    is_skipped = device != CPU and visible not in HIDING and local_rank() == 0 and has_nvidia_gpu()
+    return why_no_gpu(visible) if is_skipped else ""
 
 
 def _name_of(gpu: tf.config.PhysicalDevice) -> str:

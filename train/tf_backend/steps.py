@@ -90,7 +90,8 @@ def compile_train_step(
             gradients, sums = compute(pixels, labels, weights)
         computed = moment_after(gradients, deterministic)
         own = sums[2] / recipe.examples_per_step
-        changes = [tf.cast(each.value - old, own.dtype) for each, old in zip(statistics, olds, strict=True)]
+        pairs = [(each.value, old) for each, old in zip(statistics, olds, strict=True)]
+        changes = [tf.where(each == old, 0.0, tf.cast(each - old, own.dtype)) for each, old in pairs]  # not inf - inf
         changes = [tf.math.multiply_no_nan(each, own) for each in changes]  # 0 of a copy that has but padding
         return gradients, [own, *changes], sums, [begun, computed]
 

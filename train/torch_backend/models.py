@@ -189,6 +189,11 @@ def build(name: str, shape: ImageShape, classes: int) -> nn.Module:
                 f"--model {name!r}: {path} is of {kind}, which no checkpoint can contain; keep weights in float32, and"
                 " compute in another dtype by --precision"
             )
+        if tensor.is_floating_point() and not tensor.is_meta and not tensor.isfinite().all():
+            raise UsageError(
+                f"--model {name!r}: {path} has values that are not finite, which no checkpoint can contain; register"
+                " such a buffer with persistent=False"
+            )
     for module in model.modules():  # a count that its momentum makes needless, and that differs between ranks
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.num_batches_tracked = None

@@ -55,18 +55,22 @@ class TorchTrainer:
         if self._is_synchronised:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        if any(each.is_meta for each in model.state_dict().values()):
-            model.to_empty(device=device)
+        if any(each.is_meta for each in model.state_dict().values()):  # those beside the state have their values
+            model._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each)
         self.model: nn.Module = model.to(device, memory_format=layout)
         self.net = replicas.wrap(self.model, may_leave_out=recipe.model not in BUILDERS)
         self.optimizer = RecipeOptimizer(recipe, self.model, device)
-        self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._mean, self._std = statistics_of(manifest, device)
         augmentation = Augmentation.of(recipe.augmentations, recipe.crop_area)
         decoder = Decoder(manifest, shape[:2], augmentation)
         self._feed = PixelFeed(decoder, len(os.sched_getaffinity(0)), device.type == "cuda")
         self._timer = StepTimer(self.model, device.type == "cuda")
         self._unread: _UnreadStep | None = None
+
+    @property
+    def _statistics(self) -> list[torch.Tensor]:
+        """The floating-point buffers of now: a layer may have others in each step."""
+        return [each for each in self.model.buffers() if each.is_floating_point()]
 
     def train_batches(self, records: Iterator[RecordBatch], seed: int) -> PixelBatches:
         """A decoded batch for each of ``records``, augmented by ``seed``; each is timed as the input of its step."""
@@ -137,10 +141,11 @@ class TorchTrainer:
     def _average_statistics(self, before: Sequence[torch.Tensor], own: torch.Tensor, examples: torch.Tensor) -> None:
         if not before:
             return
-        changes = [(each - old) * own for each, old in zip(self._statistics, before, strict=True)]
+        pairs = list(zip(self._statistics, before, strict=True))
+        changes = [torch.where(each == old, 0, each - old) * own for each, old in pairs]  # infinity may stay as it is
         summed = self._replicas.sum(torch.cat([each.flatten() for each in changes])) / examples
         parts = summed.split([each.numel() for each in before])
-        for each, old, change in zip(self._statistics, before, parts, strict=True):
+        for (each, old), change in zip(pairs, parts, strict=True):
             each.copy_(old + change.view_as(old))
 
     def finish_steps(self) -> list[StepResult]:

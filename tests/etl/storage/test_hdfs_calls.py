@@ -3,13 +3,15 @@
 import os
 from collections.abc import Callable
 from itertools import count
+from unittest import mock
 
 import pyarrow
 import pytest
+from pyarrow import fs
 
 from etl.errors import EnvironmentFailure
 from etl.storage import hdfs as module
-from etl.storage.hdfs import RETRY_PAUSES_S, RETRY_TIMEOUT_S, HdfsFilesystem
+from etl.storage.hdfs import RETRY_PAUSES_S, RETRY_TIMEOUT_S, HdfsFilesystem, _Handler
 from etl.storage.hdfs_errors import HdfsFailure
 from etl.storage.hdfs_settings import HdfsSettings
 from etl.storage.libhdfs import LibhdfsHdfs
@@ -150,3 +152,11 @@ def test_a_write_larger_than_the_buffer_reaches_the_driver_as_bytes(hdfs: Native
             stream.write(large)
     assert {type(each) for each in written} == {bytes}
     assert written == [data] * 3
+
+
+def test_a_listing_is_repeated_if_a_folder_below_goes_meanwhile() -> None:
+    handler = _Handler(mock.Mock())
+    answers = [FileNotFoundError, fs.FileInfo("/x", fs.FileType.Directory), ["a"]]
+    with mock.patch.object(handler, "_call", side_effect=answers):
+        found = handler.get_file_info_selector(fs.FileSelector("/x", allow_not_found=True, recursive=True))
+    assert found == ["a"]

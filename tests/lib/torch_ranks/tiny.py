@@ -1,7 +1,9 @@
 """Models of PyTorch that are small."""
 
+import math
 import os
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -146,14 +148,22 @@ def twice_in_training(shape: Shape, classes: int) -> nn.Module:
 
 
 class SometimesUsed(nn.Module):
-    """Leaves a layer out at random: other ranks use it in the same step. Its first layer works in place."""
+    """Leaves a layer out at random: other ranks use it in the same step. Its first layer works in place. It assigns its
+    running mean in each step, and has a buffer with infinity.
+    """
+
+    running: torch.Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.relu, self.layer = nn.ReLU(inplace=True), nn.Linear(width, width)
+        self.register_buffer("running", torch.zeros(()))
+        self.register_buffer("lowest", torch.full((width,), -math.inf), persistent=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        features = self.relu(features)
+        features = torch.maximum(self.relu(features), self.lowest)
+        if self.training:
+            self.running = 0.9 * self.running + 0.1 * features.detach().mean()
         return features + self.layer(features) if torch.rand(()) > 0.5 else features
 
 
@@ -162,10 +172,22 @@ def sometimes_used(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), inputs, SometimesUsed(32), nn.Linear(32, classes))
 
 
+class Filtered(nn.Module):
+    """Has a buffer that is not in the model's state, of values that have memory wherever the model is made."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        values = torch.from_numpy(np.linspace(0.5, 1.5, width, dtype=np.float32))
+        self.register_buffer("filter", values, persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features * self.filter
+
+
 def in_place(shape: Shape, classes: int) -> nn.Module:
-    """As `smooth`, but each of the last layers begins in place."""
+    """As `smooth`, but each of the last layers begins in place, and the last one with a filter."""
     inputs, tanh = shape[0] * shape[1] * shape[2], nn.Hardtanh(inplace=True)
-    later = (nn.Sequential(tanh, nn.Linear(32, width)) for width in (32, classes))
+    later = (nn.Sequential(tanh, Filtered(32), nn.Linear(32, width)) for width in (32, classes))
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 32), *later)
 
 

@@ -3,6 +3,8 @@
 import errno
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -14,7 +16,10 @@ from tests.lib.commands import PATIENCE_S, wait_until
 from tests.lib.faults import full_disk
 from train.checkpoints import background
 from train.checkpoints.background import Saver
-from train.checkpoints.store import open_checkpoint, steps
+from train.checkpoints.store import open_checkpoint, steps, write
+from train.monitor.monitor import Monitor
+from train.parallel.collective import Alone
+from train.runs.checkpointer import Checkpointer
 
 GROUPS = {"model": {"a": np.arange(5)}}
 
@@ -163,3 +168,17 @@ def test_one_that_hangs_is_left_behind(
     assert saver.is_busy
     assert [each.daemon for each in threading.enumerate() if each.name == "checkpoint 10"] == [True]  # nor by the end
     Saver(place, staging, keep=2).abandon()  # that never began
+
+
+def test_a_new_ring_does_not_write_the_newest_checkpoint_again(place: Place, staging: Place) -> None:
+    """An elastic run has its position in memory, and a new saver for each ring."""
+    write(place, staging, 10, GROUPS, {"score": None})
+    settings = SimpleNamespace(keep=1, checkpoint_failures=1)
+    run: Any = SimpleNamespace(folder=place, staging=staging, settings=settings, identity={})
+    trainer, position = mock.Mock(is_divided=False), mock.Mock(step=10, to_json=dict)
+    checkpoints = Checkpointer(run, trainer, Alone(), Monitor(), metrics=mock.Mock())
+    checkpoints.adopt(position)
+    checkpoints.add_score(position, 0.5)
+    checkpoints.finish()
+    assert open_checkpoint(place, 10).marker["score"] == 0.5
+    trainer.state.assert_not_called()

@@ -210,7 +210,7 @@ def test_two_ranks_take_the_steps_of_one_process_with_other_models(root: Path) -
         ["without-sum-of-branches", *noisy, *TENSOR, "--run", "control"],
         ["alone-1", *in_place, *DDP, "--run", "alone"],
         [*in_place, *PIPELINE, "--run", "in-place"],
-        [*words, "--model", f"{TINY}:sometimes_used", "--batch", 16, "--max-steps", 20, *DDP, "--run", "sometimes"],
+        [*words, "--model", f"{TINY}:sometimes_used", "--batch", 64, "--epochs", 1, *DDP, "--run", "sometimes"],
     )
     require_steps(root, "joined", ["ddp"])
     require_steps(root, "noisy", ["divided"], ["control"])

@@ -103,6 +103,7 @@ def test_a_model_that_does_not_fit_is_refused(builder: Builder, line: str, monke
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("json:nothing", r"/json/__init__\.py has no 'nothing'"),
         ("json:__name__", "is not a function"),
+        ("builtins:max", "no signature found for builtin .*; give a function of an image's shape and the number of"),
         ("os:getcwd", "too many positional arguments; give a function of an image's shape and the number of classes"),
     ],
 )
@@ -134,6 +135,17 @@ def test_a_users_module_may_be_called_model(tmp_path: Path, monkeypatch: pytest.
         assert find_builder("model:own", BUILDERS) is mlp
     finally:
         sys.modules.pop("model", None)
+
+
+def test_a_users_function_imports_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside.py").write_text("from train.tf_backend.builders import mlp\n")
+    (tmp_path / "late.py").write_text("def own(*arguments):\n    from beside import mlp\n    return mlp(*arguments)\n")
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert build("late:own", (2, 2, 1), 4, [1], [1]).output_shape == (None, 4)
+    finally:
+        for name in ("late", "beside"):
+            sys.modules.pop(name, None)
 
 
 IMPORTS = "import keras\n"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from etl.errors import EnvironmentFailure
 from train.parallel.devices import Device, choose_gpu, gpu_uuid, has_nvidia_gpu
@@ -127,3 +128,23 @@ def test_uuids_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(cuInit=lambda flags: flags, cuDeviceGet=get_device, cuDeviceGetUuid_v2=get_uuid)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     assert [gpu_uuid(number) for number in range(3)] == ["10" * 16, "11" * 16, ""]
+
+
+def test_processes_of_a_host_share_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, taken = list(range(5)), list[list[int]]()
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: found)
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: taken.append(gpus))
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, grows: None)
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {})
+    monkeypatch.setenv("HOROVOD_LOCAL_SIZE", "2")
+    numbers = []
+    for rank in "01":
+        monkeypatch.setenv("HOROVOD_LOCAL_RANK", rank)
+        numbers.append(devices.take_all_gpus("auto")[1])
+    assert (numbers, taken) == ([3, 2], [[0, 2, 4], [1, 3]])
+    found.pop()
+    found[1:] = []
+    with pytest.raises(
+        EnvironmentFailure, match=r"TensorFlow sees no GPU \(of 1 none is left for local rank 1\); give"
+    ):
+        devices.take_all_gpus("gpu")
