@@ -27,7 +27,7 @@ help:
 	@echo "make demo     the whole job on 1,797 real images: ingest, normalize, shard, verify, train on 2 ranks"
 	@echo "make test     the unit tests, and one real proof of every guarantee: Hadoop, Horovod, Airflow; 6 to 11 minutes on 2 cores"
 	@echo "make test-unit  the unit tests alone, in process; 2 to 4 minutes"
-	@echo "make test-all   every test but the exhaustive ones; 30 to 60 minutes"
+	@echo "make test-all   every test but the exhaustive ones; 20 to 30 minutes"
 	@echo "make check    lint, format and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
 	@echo "make same-bytes BASE=COMMIT  whether the stages of COMMIT and of this tree leave the same bytes; 1 minute"

@@ -3,8 +3,8 @@
 It is the same picture by the same rules: `etl.images.decode` for what is decoded, `etl.images.geometry` for the part
 and its size, `etl.images.resize` for how it comes there. What differs: a JPEG is decoded at 1, 1/2, 1/4 or 1/8 of its
 size, for these are what TensorFlow offers of libjpeg's eight; colour profiles are not applied; of PNG alone
-transparency shows the background, and of JPEG alone EXIF decides the orientation. A BMP of other than 24
-bits, and WebP with alpha, are refused.
+transparency shows the background, and of JPEG alone EXIF decides the orientation. A BMP of other than 24 bits, and WebP
+with alpha, are refused.
 """
 
 from dataclasses import dataclass

@@ -172,22 +172,21 @@ def sometimes_used(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), inputs, SometimesUsed(32), nn.Linear(32, classes))
 
 
-class Filtered(nn.Module):
-    """Has a buffer that is not in the model's state, of values that have memory wherever the model is made."""
+class Temperature(nn.Module):
+    """Has a number outside of the model's state, which has memory wherever the model is made."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, value: float) -> None:
         super().__init__()
-        values = torch.from_numpy(np.linspace(0.5, 1.5, width, dtype=np.float32))
-        self.register_buffer("filter", values, persistent=False)
+        self.register_buffer("value", torch.from_numpy(np.array(value, np.float32)), persistent=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features * self.filter
+        return features * self.value
 
 
 def in_place(shape: Shape, classes: int) -> nn.Module:
-    """As `smooth`, but each of the last layers begins in place, and the last one with a filter."""
+    """As `smooth`, but each of the last layers begins in place, and has a number of its own."""
     inputs, tanh = shape[0] * shape[1] * shape[2], nn.Hardtanh(inplace=True)
-    later = (nn.Sequential(tanh, Filtered(32), nn.Linear(32, width)) for width in (32, classes))
+    later = (nn.Sequential(tanh, Temperature(0.7), nn.Linear(32, width)) for width in (32, classes))
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 32), *later)
 
 

@@ -151,6 +151,6 @@ def test_a_connection_hangs(start: Start, uploaded: str, hadoop: Cluster, tmp_pa
             message = reader.require_some()
             assert message.startswith(f"no bytes of {uploaded}/train/train-0000")
             assert ".tfrecord at offset " in message and " for 6 s; " in message
-        assert proxy.stalled >= 6
+        assert proxy.stalled >= 3  # connections
         proxy.go_on()
         patient.require_all()
