@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from etl.errors import UsageError
 from etl.normalized.parts import read_rows
 from etl.options.stage_options import OVERWRITE, SHARD_OPTIONS
 from etl.partition.config import SPLIT_NAMES
 from etl.partition.pixel_statistics import PixelSums
 from etl.partition.shares import SlicePlan
-from etl.slices.history import find_parent, lineage_of, require_parent
+from etl.slices.history import NEWEST, find_parent, lineage_of, require_parent
 from etl.slices.manifest import build_manifest, work_table
 from etl.slices.plan import (
     ASSIGNMENTS_FILE,
@@ -132,6 +133,8 @@ class Shard(StageJob):
         yield name, records
 
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
+        if values["name"] == NEWEST:
+            raise UsageError(f"--name {NEWEST} is what --splits-from calls the newest slices; give another name")
         stage = slices_stage(self.root, values["name"])
         is_done = self._shard(TaskRunner(self, stage, values), self.root, values)
         show(_summary(stage, is_done))

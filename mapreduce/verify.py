@@ -57,9 +57,9 @@ class Verify(StageJob):
     def run_stage(self, values: Mapping[str, Any], show: Show) -> None:
         """Check the slices, and repair them if that is asked. Raises DataError for findings that stay."""
         target, stage = Target.find(self.root, values["name"]), verification_stage(self.root, values["name"])
-        if values["to"] and (to := open_place(values["to"]).resolved()) != stage.folder.resolved():
+        if values["to"] and (to := open_place(values["to"])).resolved() != stage.folder.resolved():
             refuse_within(to, "--to", folders_of(self.root))
-            stage = verification_stage_in(to)
+            stage = verification_stage_in(to.resolved())
         repair = Repair(target) if values["repair"] else None
         identity = {"config": {"every_stage": bool(values["every_stage"])}, "input": target.fingerprint}
         tasks = TaskRunner(self, stage, values)

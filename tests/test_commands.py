@@ -47,6 +47,7 @@ def test_help_has_an_example(command: str) -> None:
         (("verify", "ROOT", "--name", "../x"), 2, "not a plain folder name"),
         (("verify", "ROOT", "--name", "a\nb"), 2, "not a plain folder name"),
         (("verify", "ROOT", "--name", "ä" * 101), 2, "not a plain folder name of up to 200 bytes"),
+        (("shard", "ROOT", "--name", "newest"), 2, "--name newest is what --splits-from calls the newest slices;"),
         (("shard", "ROOT", "--remove", ""), 2, "'--remove': it is empty; give a value, or leave the option out"),
         (("erase", "ROOT"), 2, "give --keys FILE"),
         (("erase", "ROOT", "--keys", "/no/such/file"), 2, "is not the root of a dataset"),

@@ -21,7 +21,7 @@ from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from train.config.run_options import CHECKPOINT, DATA, JSON, NAME, TRAINED_RUN, script
 from train.monitor.launcher import launched_size, local_size
-from train.parallel.cluster import WITH_SERVERS, task_of, workers_of
+from train.parallel.cluster import several_in
 from train.parallel.startup import prepare_import, require_framework
 
 COMMAND = "train/export.py"
@@ -57,8 +57,7 @@ def command(**values: Any) -> None:
 
 def require_one_process() -> None:
     """Raise UsageError if a launcher started several processes: they would wait for each other, or do the same."""
-    config = os.environ.get("TF_CONFIG", "")
-    if max(launched_size(), local_size(), len(workers_of(config))) > 1 or task_of(config, WITH_SERVERS):
+    if max(launched_size(), local_size()) > 1 or several_in(os.environ.get("TF_CONFIG", "")):
         raise UsageError(f"{COMMAND} is one process: start it without horovodrun, torchrun or train/launch.py")
 
 

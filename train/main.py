@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from etl.errors import UsageError
 from train.config.run_options import command
 from train.config.settings import (
+    ASYNCHRONOUS,
     AUTO,
     DDP,
     HOROVOD,
@@ -30,7 +31,6 @@ from train.config.settings import (
     MULTI_WORKER,
     OF_TORCH,
     PIPELINE,
-    SERVED,
     SYNCHRONOUS,
     TENSOR_PARALLEL,
     TORCH,
@@ -39,7 +39,7 @@ from train.config.settings import (
 from train.monitor.launcher import is_torchrun, launched_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_process import is_elastic, run_rank
-from train.parallel.cluster import CHIEF, WITH_SERVERS, require_servers, task_of, workers_of
+from train.parallel.cluster import CHIEF, WORKERS, require_servers, several_in
 from train.parallel.endings import REMEDIES
 from train.parallel.startup import prepare_import, require_framework
 
@@ -49,11 +49,10 @@ if TYPE_CHECKING:
 
 def require_strategy(strategy: str) -> None:
     """Raise UsageError if a launcher started several processes that the strategy does not join."""
-    config = os.environ.get("TF_CONFIG", "")
-    if strategy != MULTI_WORKER and len(workers_of(config)) > 1:
-        raise UsageError(f"--strategy {strategy}: TF_CONFIG has several workers. Give --strategy {MULTI_WORKER}")
-    if strategy not in SERVED and task_of(config, WITH_SERVERS):
-        raise UsageError(f"--strategy {strategy}: TF_CONFIG has parameter servers. Give --strategy {SYNCHRONOUS}")
+    found = several_in(os.environ.get("TF_CONFIG", ""))
+    joining = [MULTI_WORKER] if found == WORKERS else [SYNCHRONOUS, ASYNCHRONOUS]
+    if found and strategy not in joining:
+        raise UsageError(f"--strategy {strategy}: TF_CONFIG has {found}. Give --strategy {joining[0]}")
     if is_torchrun() != (strategy in OF_TORCH) and launched_size() > 1:
         launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
         raise UsageError(
@@ -78,11 +77,9 @@ def import_for_evaluation(
     strategy: str, monitor: Monitor, stall_timeout_s: float
 ) -> Callable[[Callable[["Strategy"], None]], None]:
     """Import what is needed to evaluate by `HOROVOD` or `DDP`; returns a function that calls another on its ranks."""
-    config = os.environ.get("TF_CONFIG", "")
-    if len(workers_of(config)) > 1 or task_of(config, WITH_SERVERS):
+    if found := several_in(os.environ.get("TF_CONFIG", "")):
         raise UsageError(
-            "TF_CONFIG has several processes, and an evaluation is one process without it, or ranks of horovodrun or"
-            " torchrun"
+            f"TF_CONFIG has {found}, and an evaluation is one process without it, or ranks of horovodrun or torchrun"
         )
     require_strategy(strategy)
     with prepare_import(), require_framework(f"--strategy {strategy}"):

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from etl.erase.images import Found, find_images, has_all_good, has_parts, repack
+from etl.erase.images import Found, find_examples, find_images, has_all_good, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
 from etl.partition.config import ShardConfig
@@ -60,7 +60,7 @@ def erase(root: Place, listed: Place, run_job: RunJob, *, dry_run: bool = False)
         _refuse(root, found, listed)
         done = _erase(root, found, run, run_job)
         # a run of shard may have ended meanwhile; none can commit from now on
-        left = find_images(root, keys).examples
+        _, left = find_examples(root, found.contents)
     if found.unknown:
         log("erase", describe_unknown(found.unknown, keys))
     if not found.is_anywhere:

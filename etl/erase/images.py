@@ -6,9 +6,9 @@ that were found, and to repack the list of all live images.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -84,27 +84,43 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
     """
     asked = pa.array(keys, pa.string())
     contents = set[bytes]()
-    for _, _, table in _tables(root):
+    for _, _, table in chain(_lists(root), _examples(root)):
         contents.update(table["sha256"].filter(pc.is_in(table["key"], value_set=asked)).to_pylist())
-    wanted = pa.array(sorted(contents), pa.binary(32))
-    rows, holders = set[Row](), defaultdict[str, set[str]](set)
-    examples = defaultdict[str, Counter[str]](Counter)
-    for kind, name, table in _tables(root):
+    rows, examples = find_examples(root, contents)
+    holders = defaultdict[str, set[str]](set)
+    for kind, name, of_them in _with_contents(_lists(root), contents):
+        rows |= _rows_of(of_them)
+        holders[kind].add(name)
+    packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
+    return Found(tuple(keys), frozenset(rows), packs, parts, examples, _count_live(root, packs, contents))
+
+
+def find_examples(root: Place, contents: Set[bytes]) -> tuple[set[Row], dict[str, dict[str, int]]]:
+    """Keys and contents of the examples that have one of these contents; how many, by set of slices and by split."""
+    rows, counts = set[Row](), defaultdict[str, Counter[str]](Counter)
+    for _, name, of_them in _with_contents(_examples(root), contents):
+        rows |= _rows_of(of_them)
+        counts[name].update(of_them["split"].to_pylist())
+    return rows, {name: dict(sorted(by_split.items())) for name, by_split in sorted(counts.items())}
+
+
+def _rows_of(table: pa.Table) -> set[Row]:
+    return set(zip(table["key"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+
+
+def _with_contents(
+    tables: Iterable[tuple[str, str, pa.Table]], contents: Set[bytes]
+) -> Iterator[tuple[str, str, pa.Table]]:
+    """The rows of these tables that have one of these contents, of tables that have any."""
+    wanted = _sorted(contents)
+    for kind, name, table in tables:
         of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
         if of_them.num_rows:
-            rows.update(zip(of_them["key"].to_pylist(), of_them["sha256"].to_pylist(), strict=True))
-            if kind == IN_SLICES:
-                examples[name].update(of_them["split"].to_pylist())
-            else:
-                holders[kind].add(name)
-    packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
-    live = _count_live(root, packs, wanted)
-    in_order = {name: dict(sorted(counts.items())) for name, counts in sorted(examples.items())}
-    return Found(tuple(keys), frozenset(rows), packs, parts, in_order, live)
+            yield kind, name, of_them
 
 
-def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
-    """Yield kind, name (of a pack, part or slices) and a table with the columns key and sha256.
+def _lists(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
+    """Yield kind, name (of a pack or part) and a table with the columns key and sha256.
 
     The first one, of no kind, has the images that were erased before.
     """
@@ -115,24 +131,32 @@ def _tables(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
             if info.base_name.endswith(ENDING):
                 table = parquet_tables.read_table(root / below / info.base_name, ["key", "sha256"])
                 yield kind, info.base_name.removesuffix(ENDING), table
+
+
+def _examples(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
+    """The same of the examples of slices, with their splits, too."""
     for stage in finished_slices(root):
         for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
             yield IN_SLICES, stage.folder.name, table
 
 
-def _count_live(root: Place, packs: frozenset[str], contents: pa.Array) -> int:
+def _count_live(root: Place, packs: frozenset[str], contents: Set[bytes]) -> int:
     """How many live rows of these packs have one of these contents."""
     stage = raw_stage(root)
     if not packs or not stage.marker.exists():
         return 0
-    raw, live = stage.read_generation(), 0
+    raw, live, wanted = stage.read_generation(), 0, _sorted(contents)
     removed = Removed.read(root, raw.marker)
     for pack in raw.entries:
         if pack["name"] in packs:
             table = parquet_tables.read_table(list_place(root / "raw", pack["name"]), ["key", "sha256"])
             there = removed.filter(pack["name"], table)["sha256"]
-            live += int(pc.is_in(there, value_set=contents).to_numpy().sum())
+            live += int(pc.is_in(there, value_set=wanted).to_numpy().sum())
     return live
+
+
+def _sorted(contents: Set[bytes]) -> pa.Array:
+    return pa.array(sorted(contents), pa.binary(32))
 
 
 def has_parts(root: Place, found: Found) -> bool:
@@ -146,7 +170,7 @@ def has_all_good(root: Place, found: Found, raw: Generation) -> bool:
     stage = normalized_stage(root)
     if not stage.marker.exists() or (normalized := stage.read_generation()).marker["input"] != raw.fingerprint:
         return False
-    wanted, good, removed = pa.array(sorted(found.contents), pa.binary(32)), 0, Removed.read(root, raw.marker)
+    wanted, good, removed = _sorted(found.contents), 0, Removed.read(root, raw.marker)
     for part in normalized.entries:
         if part["part"] in found.parts:
             rows = live_rows(stage.folder, part, removed, ["sha256"])
@@ -214,7 +238,7 @@ def _live_of(
 ) -> PackedImages:
     """The live images of these packs, in their order, without those of these contents."""
     rows_of, images = list[list[dict[str, Any]]](), list[SourceImage]()
-    without = pa.array(sorted(contents), pa.binary(32))
+    without = _sorted(contents)
     for number, pack in enumerate(packs):
         table = removed.filter(pack, parquet_tables.read_table(list_place(raw, pack), _COLUMNS))
         table = table.filter(pc.invert(pc.is_in(table["sha256"], value_set=without)))

@@ -40,17 +40,12 @@ def table_bytes(table: pa.Table, facts: Mapping[str, Any] | None = None) -> byte
 
 def write_tables(final: Place, staging: Place, schema: pa.Schema, parts: Iterable[pa.Table]) -> tuple[OutputFile, int]:
     """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
-    return write_groups(final, staging, schema, _regrouped(parts))
-
-
-def write_groups(final: Place, staging: Place, schema: pa.Schema, groups: Iterable[pa.Table]) -> tuple[OutputFile, int]:
-    """Publish ``groups`` as the row groups of one Parquet file; returns it and the number of its rows."""
     rows = 0
     with (
         publishing(final, staging) as output,
         pq.ParquetWriter(pa.PythonFile(output, mode="w"), schema, compression="zstd") as writer,
     ):
-        for group in groups:
+        for group in _regrouped(parts):
             writer.write_table(group.replace_schema_metadata(None), row_group_size=max(1, group.num_rows))
             rows += group.num_rows
     return output, rows

@@ -134,7 +134,7 @@ def check_target(file: Place, option: str, kept: Iterable[Place]) -> Place:
         raise UsageError(f"{file} is not a regular file; give another with {option}")
     if target.parent.info().type != fs.FileType.Directory:
         raise UsageError(f"{target.parent}: no such folder; make it, or give another place with {option}")
-    refuse_within(target, option, kept)
+    refuse_within(file, option, kept)
     return target
 
 

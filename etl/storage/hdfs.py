@@ -35,6 +35,7 @@ _RETRIES = {
 RETRY_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 RETRY_TIMEOUT_S = 5.0  # clients retry by themselves: what took them so long does not pass in a moment
 
+MAX_LISTINGS = 20  # of one folder, if others are deleted in it meanwhile
 _NOT_EMPTY = "is non empty"  # a NameNode's words
 
 Result = TypeVar("Result")
@@ -241,14 +242,16 @@ class _Handler(fs.FileSystemHandler):
             return fs.FileInfo(path, fs.FileType.NotFound)
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        try:
-            return self._call(selector.base_dir, lambda driver: driver.get_file_info(selector))
-        except FileNotFoundError:
-            if selector.recursive and self._info(selector.base_dir).type == fs.FileType.Directory:
-                return self.get_file_info_selector(selector)  # a folder below it went meanwhile: once more
-            if selector.allow_not_found:
-                return []
-            raise
+        for _ in range(MAX_LISTINGS):
+            try:
+                return self._call(selector.base_dir, lambda driver: driver.get_file_info(selector))
+            except FileNotFoundError:
+                if self._info(selector.base_dir).type == fs.FileType.Directory:
+                    continue  # a folder below it went meanwhile
+                if selector.allow_not_found:
+                    return []
+                raise
+        raise EnvironmentFailure(f"{self._hdfs.uri(selector.base_dir)}: folders in it go while it is listed; run again")
 
     def create_dir(self, path: str, recursive: bool) -> None:
         self._call(path, lambda driver: driver.create_dir(path, recursive=recursive))

@@ -1,8 +1,9 @@
 """True if every good image is in the slices exactly once: examples and good images are joined by key.
 
-For each line of work a task publishes a `LineResult`, and tables of what it found (`FOUND`, `GOOD`), with a row group
-for each *bucket*: of keys by a hash, of contents (SHA-256 of the source image) by their first digits, so that buckets
-in order are sorted. The driver reads one after the other: the join takes as much memory for any number of examples.
+For each line of work a task publishes a `LineResult`, and tables of what it found (`FOUND`, `GOOD`), cut to *buckets*:
+of keys by a hash, of contents (SHA-256 of the source image) by their first digits, so that buckets in order are sorted.
+The driver reads one after the other: the join takes as much memory for any number of examples. Each bucket of a line
+is an Arrow stream of its own, which is read by its place in the file: of Parquet, all footers are parsed per bucket.
 """
 
 import zlib
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables, schemas
 from etl.partition.pixel_statistics import PixelSums
-from etl.storage.atomic import publish_bytes
+from etl.storage.atomic import publish_bytes, publishing
 from etl.storage.place import Place, json_bytes
 from etl.verify.findings import DUPLICATE_COUNTS, Finding, KeyFault, KeyFindings
 
@@ -62,12 +63,23 @@ def content_buckets(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
 def write_buckets(
     place: Place, staging: Place, table: pa.Table, numbers: npt.NDArray[np.int64], buckets: int
 ) -> list[int]:
-    """Publish the rows by bucket, given the ``numbers`` of their buckets; returns how many each bucket has."""
-    rows = np.bincount(numbers, minlength=buckets)
-    in_order, ends = table.take(np.argsort(numbers, kind="stable")), np.cumsum(rows)
-    groups = (in_order.slice(end - count, count) for end, count in zip(ends.tolist(), rows.tolist(), strict=True))
-    parquet_tables.write_groups(place, staging, table.schema, (group for group in groups if group.num_rows))
-    return [int(count) for count in rows]
+    """Publish the rows by bucket, given the ``numbers`` of their buckets; returns where each ends, in bytes."""
+    rows = np.bincount(numbers, minlength=buckets).tolist()
+    in_order, first, ends = table.take(np.argsort(numbers, kind="stable")), 0, list[int]()
+    with publishing(place, staging) as output:
+        for count in rows:
+            if count:
+                output.write(_stream_of(in_order.slice(first, count)))
+            first += count
+            ends.append(output.size_bytes)
+    return ends
+
+
+def _stream_of(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 @dataclass
@@ -199,7 +211,7 @@ def result_place(results: Place, line: int) -> Place:
 
 def table_place(results: Place, name: str, line: int) -> Place:
     """A table of a line's result, by bucket: of the schema that `etl.verify.join.TABLES` has for ``name``."""
-    return results / f"{name}-{line:06d}.parquet"
+    return results / f"{name}-{line:06d}.arrows"
 
 
 @dataclass
@@ -208,7 +220,7 @@ class LineResult:
 
     ``unreadable`` counts slices, parts and lists whose content is not known. ``slices`` are the facts of slices, None
     of one whose labels are not known. ``live`` counts the live images of packs: ``images``, ``bytes``, and by class and
-    by split. ``rows`` are those of each table that was published, by bucket.
+    by split. ``ends`` are the bytes at which the buckets of each table end that was published.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -216,7 +228,7 @@ class LineResult:
     unreadable: Counter[str] = field(default_factory=Counter)
     slices: list[dict[str, Any] | None] = field(default_factory=list)
     live: Counter[str] = field(default_factory=Counter)
-    rows: dict[str, list[int]] = field(default_factory=dict)
+    ends: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def find(self, what: str, name: str, line: str) -> None:
@@ -265,7 +277,7 @@ class LineResult:
         for name, tables in self.tables.items():
             table = pa.concat_tables(tables).combine_chunks()
             numbers = (content_buckets if name == CONTENTS else key_buckets)(table, buckets)
-            self.rows[name] = write_buckets(table_place(results, name, line), staging, table, numbers, buckets)
+            self.ends[name] = write_buckets(table_place(results, name, line), staging, table, numbers, buckets)
         facts = {name: value for name, value in vars(self).items() if name != "tables"}
         facts["findings"] = [vars(each) for each in self.findings]
         publish_bytes(result_place(results, line), staging, json_bytes(facts))
@@ -285,8 +297,10 @@ def read_rows(folder: Place, results: Mapping[int, LineResult], name: str, bucke
     """The rows of a bucket of a table, of all ``results``, by line."""
     tables = [TABLES[name].empty_table()]
     for line, result in results.items():
-        rows = result.rows.get(name, ())
-        if rows and rows[bucket]:
-            first = sum(rows[:bucket])
-            tables.append(parquet_tables.read_range(table_place(folder, name, line), first, first + rows[bucket]))
+        if name not in result.ends:
+            continue
+        start, end = [0, *result.ends[name]][bucket : bucket + 2]
+        if start < end:
+            with parquet_tables.reading(table_place(folder, name, line)) as source:
+                tables.append(pa.ipc.open_stream(source.read_at(end - start, start)).read_all())
     return pa.concat_tables(tables).combine_chunks()

@@ -224,7 +224,7 @@ class TaskRunner:
     def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
         yarn_job = self._open_yarn_job()
         with _showing_progress(work, lambda: yarn_job.note):
-            if running := yarn_job.find_running(run.is_resumed and self._has_begun(work)):
+            if running := yarn_job.find_running(run.is_resumed and self._has_same_list(work)):
                 yarn_job.join(running)
                 return yarn_job.facts()
             job_file = _open_job_file(run, work)
@@ -235,7 +235,7 @@ class TaskRunner:
                 yarn_job.submit(job)
         return yarn_job.facts()
 
-    def _has_begun(self, work: Work) -> bool:
+    def _has_same_list(self, work: Work) -> bool:
         """True unless the tasks of an earlier run were given another ``list`` of work."""
         files = [folder / JOB_FILE for folder in self.stage.task_folders()]
         return all(file.read_json().get("list") == work.job.get("list") for file in files if file.exists())

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from etl.storage.place import open_place
+from etl.storage.place import Place, open_place
 from tests.airflow_dags.real_airflow import Airflow, DagRun, DagsTest, processes_of
 from tests.hadoop.cluster import Cluster
 from tests.lib.commands import copy_some, succeeded, wait_until
@@ -61,21 +61,9 @@ def test_they_parse(airflow: Airflow) -> None:
     assert max(map(len, names)) < 250 and all(name.isascii() for name in names)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    "runner", [pytest.param("local", marks=pytest.mark.witness), pytest.param("hadoop", marks=pytest.mark.hadoop)]
-)
-def test_the_whole_job(
-    runner: str, airflow: Airflow, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """On local files, and on a real cluster: HDFS has the data, YARN runs the jobs."""
-    root, variables = open_place(str(tmp_path / "root")), dict[str, str]()
-    if runner == "hadoop":
-        cluster: Cluster = request.getfixturevalue("hadoop")
-        variables = cluster.environment()
-        set_site(cluster, request.getfixturevalue("monkeypatch"))
-        root = open_place(f"{cluster.uri}/tests/nightly")
-    params = {"source": str(few_digits), "root": str(root), "size": "8", "slices": 2, "runner": runner}
+def make_dataset(airflow: Airflow, source: Path, root: Place, runner: str, **variables: str) -> dict[str, Any]:
+    """Run the DAG of a dataset; returns the facts of its event."""
+    params = {"source": str(source), "root": str(root), "size": "8", "slices": 2, "runner": runner}
     made = airflow.dags_test("image_dataset", params, variables)
     assert made.status == 0, made.log
     assert made.states == dict.fromkeys(DATASET_TASKS, "success")
@@ -84,15 +72,32 @@ def test_the_whole_job(
     assert made.xcoms["shard"]["largest_class"] == made.xcoms["shard"]["smallest_class"] == {"0": 8}
     assert (root / "normalized/run.json").read_json()["runner"] == runner
     ((extra,),) = airflow.query("SELECT extra FROM asset_event ORDER BY id DESC LIMIT 1")
-    event = json.loads(extra)
+    event: dict[str, Any] = json.loads(extra)
     manifest = root / f"slices/{event['name']}/manifest.json"
     assert (event["root"], event["examples"]) == (str(root), 24)
     assert event["manifest_sha256"] == manifest.sha256()
     assert (root / f"{event['name']}-report.html").exists()
+    return event
 
+
+@pytest.mark.hadoop
+@pytest.mark.integration
+def test_a_dataset_on_a_cluster(
+    airflow: Airflow, few_digits: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDFS has the data, YARN runs the jobs."""
+    set_site(hadoop, monkeypatch)
+    make_dataset(airflow, few_digits, open_place(f"{hadoop.uri}/tests/nightly"), "hadoop", **hadoop.environment())
+
+
+@pytest.mark.witness
+@pytest.mark.integration
+def test_the_whole_job(airflow: Airflow, few_digits: Path, tmp_path: Path) -> None:
+    root = open_place(str(tmp_path / "root"))
+    event = make_dataset(airflow, few_digits, root, "local")
     candidates = [{"model": "mlp", "epochs": 2, "batch": 4}]
     params = {"root": str(root), "candidates": candidates, "run": "first", "ranks": 1}  # not the default
-    trained = airflow.dags_test("image_model", params, variables)
+    trained = airflow.dags_test("image_model", params)
     assert trained.status == 0, trained.log
     assert set(trained.states.values()) == {"success"}
     assert trained.xcoms["train 0"]["ranks"] == 1

@@ -46,11 +46,11 @@ def dfs(cluster: Cluster, *words: object) -> None:
     succeeded(run(cluster.home / "bin" / "hdfs", "dfs", *words, variables=cluster.environment()))
 
 
-def put(cluster: Cluster, folder: Path) -> str:
-    """Copy a local folder into a new one of the cluster's HDFS, whose URI is returned."""
+def put(cluster: Cluster, *folders: Path) -> str:
+    """Copy local folders into a new one of the cluster's HDFS, whose URI is returned."""
     uri = f"{cluster.uri}/tests/{uuid.uuid4().hex}"
     dfs(cluster, "-mkdir", "-p", uri)
-    dfs(cluster, "-put", folder, uri)
+    dfs(cluster, "-put", *folders, uri)
     return uri
 
 

@@ -169,7 +169,7 @@ def test_a_job_of_another_list_of_work_is_not_joined(tmp_path: Path) -> None:
     with stage.reopen({"config": {}, "input": "x"}) as run:
         publish_bytes(run.open_tasks() / JOB_FILE, run.staging, json_bytes({"list": "a"}))
         works = [Work({"list": each}, [], 1, 1, Mock()) for each in "ab"]
-        assert [tasks._has_begun(each) for each in works] == [True, False]
+        assert [tasks._has_same_list(each) for each in works] == [True, False]
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the tasks", "after them"])

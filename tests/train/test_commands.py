@@ -189,7 +189,7 @@ def test_an_export_in_several_processes_is_refused(tmp_path: Path) -> None:
 def test_an_evaluation_in_processes_of_tf_config_is_refused(tmp_path: Path) -> None:
     config = json.dumps({"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}})
     words = ("--data", tmp_path, "--strategy", "multi-worker-mirrored")
-    failed(evaluate_here(*words, TF_CONFIG=config), 2, "TF_CONFIG has several processes, and an evaluation is one")
+    failed(evaluate_here(*words, TF_CONFIG=config), 2, "TF_CONFIG has several workers, and an evaluation is one")
 
 
 def test_a_signal_without_a_name_is_described() -> None:

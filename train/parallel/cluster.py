@@ -12,6 +12,7 @@ from etl.errors import UsageError
 
 CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 WITH_SERVERS = (CHIEF, WORKER, SERVER)
+WORKERS, SERVERS = "several workers", "parameter servers"  # what `several_in` finds
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 EXAMPLE_WITH_SERVERS = (
     '{"cluster": {"chief": ["host1:2222"], "worker": ["host2:2222", "host3:2222"], "ps": ["host4:2222"]},'
@@ -55,20 +56,23 @@ def task_of(text: str, roles: Collection[str]) -> Task | None:
     return Task(cluster, role, index) if is_right else None
 
 
-def workers_of(text: str) -> Sequence[str]:
-    """The addresses of the workers of a cluster that has nothing else; none if ``TF_CONFIG`` is not right for one."""
+def several_in(text: str) -> str | None:
+    """`SERVERS` or `WORKERS`, which a cluster of several processes has; None if ``TF_CONFIG`` is not right for one."""
+    if task_of(text, WITH_SERVERS):
+        return SERVERS
     task = task_of(text, [WORKER])
-    return [] if task is None else task.cluster[WORKER]
+    return WORKERS if task and len(task.cluster[WORKER]) > 1 else None
 
 
-def require_workers(text: str) -> Sequence[str]:
-    """The same. Raises UsageError if there are none."""
-    if not (workers := workers_of(text)):
+def require_workers(text: str) -> Task:
+    """The task of this process in a cluster of workers alone. Raises UsageError."""
+    task = task_of(text, [WORKER])
+    if task is None:
         raise UsageError(
             f"TF_CONFIG {text!r} names no workers HOST:PORT with this process among them. Start train/main.py by"
             f" train/launch.py, or set it as in {EXAMPLE}"
         )
-    return workers
+    return task
 
 
 def require_servers(text: str) -> Task:

@@ -4,7 +4,6 @@ TensorFlow's `tf.distribute.MultiWorkerMirroredStrategy` reduces gradients over 
 ``TF_CONFIG``: train/launch.py starts them on this host, a scheduler on others.
 """
 
-import json
 import logging
 import os
 import pickle
@@ -20,7 +19,7 @@ import tensorflow as tf
 from etl.errors import EnvironmentFailure
 from train.monitor.messages import first_line
 from train.monitor.monitor import Monitor
-from train.parallel.cluster import require_workers
+from train.parallel.cluster import WORKER, require_workers
 from train.parallel.collective import Collective, Number, Operation
 from train.parallel.endings import LOST
 from train.strategies.mirrored import Mirrored, MirroredReplicas
@@ -105,11 +104,12 @@ def run_workers(work: Callable[[Mirrored], None], monitor: Monitor, device: str)
 
     Raises UsageError if TF_CONFIG is not right, EnvironmentFailure if a process does not come, or is lost.
     """
-    workers = require_workers(os.environ.get("TF_CONFIG", ""))
+    task = require_workers(os.environ.get("TF_CONFIG", ""))
     taken, _ = take_all_gpus(device)
     monitor.local_phase("joining the other ranks")
     tf.get_logger().setLevel(logging.ERROR)  # it warns of each shape that objects are exchanged in
-    if not json.loads(os.environ["TF_CONFIG"])["task"]["index"]:
+    if not task.index:
+        workers = task.cluster[WORKER]
         monitor.log(f"waiting for {len(workers)} workers: {', '.join(workers)}")
     with name_lost_workers():
         strategy = join_workers()

@@ -29,10 +29,7 @@ def take_device(device: str) -> Device:
 
     The first time must be before anything else of TensorFlow's runs: from then on devices cannot be chosen.
     """
-    cores = len(own_cores())
-    visible = os.environ.get(VISIBLE)
-    with suppress_stderr():  # TensorFlow logs a missing driver as an error
-        found = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    cores, visible, found = len(own_cores()), os.environ.get(VISIBLE), _visible_gpus(device)
     if not found and device != GPU:
         tf.config.set_visible_devices([], "GPU")
         return Device(cores=cores, skipped=_skipped(device, visible))
@@ -54,9 +51,7 @@ def take_all_gpus(device: str) -> tuple[Device, int]:
     As for `take_device`, before anything else of TensorFlow's runs. Raises EnvironmentFailure if there is no GPU for
     --device gpu.
     """
-    cores, visible = len(own_cores()), os.environ.get(VISIBLE)
-    with suppress_stderr():
-        found = [] if device == CPU else tf.config.list_physical_devices("GPU")
+    cores, visible, found = len(own_cores()), os.environ.get(VISIBLE), _visible_gpus(device)
     gpus = found[local_rank() :: local_size()]
     tf.config.set_visible_devices(gpus, "GPU")
     if not gpus and device == GPU:
@@ -67,6 +62,11 @@ def take_all_gpus(device: str) -> tuple[Device, int]:
     for each in gpus:
         tf.config.experimental.set_memory_growth(each, True)
     return Device(_name_of(gpus[0]), cores=cores), len(gpus)
+
+
+def _visible_gpus(device: str) -> list[tf.config.PhysicalDevice]:
+    with suppress_stderr():  # TensorFlow logs a missing driver as an error
+        return [] if device == CPU else tf.config.list_physical_devices("GPU")
 
 
 def _skipped(device: str, visible: str | None) -> str:

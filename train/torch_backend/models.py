@@ -206,14 +206,14 @@ def require_logits(name: str, model: nn.Module, shape: ImageShape, classes: int)
     Weights of lazy layers are made; all others, and buffers, stay as they are.
     """
     pixels = torch.zeros(2, shape[2], *shape[:2])
+    is_for_gpus = any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         given = [model.eval()(pixels)]
-        buffers = [each.clone() for each in model.buffers()]
-        is_for_gpus = any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())
         if name not in BUILDERS and not is_for_gpus:
+            buffers = [each.clone() for each in model.buffers()]
             given.append(model.train()(pixels))
-        for each, old in zip(model.buffers(), buffers, strict=True):
-            each.copy_(old)
+            for each, old in zip(model.buffers(), buffers, strict=True):
+                each.copy_(old)
     for each, when in zip(given, ("", " in training"), strict=False):
         found = tuple(each.shape) if isinstance(each, torch.Tensor) else type(each).__name__
         if found != (2, classes):

@@ -10,7 +10,6 @@ that is refused.
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,6 +25,7 @@ from etl.errors import RingsliceError
 from tests.lib.ranks.fed_by_all import fed_by_all
 from train.config.run_options import command
 from train.config.settings import DDP, PIPELINE, Settings
+from train.launch import free_ports
 from train.loop import train
 from train.monitor.launcher import local_rank, local_size
 from train.monitor.monitor import Monitor
@@ -101,8 +101,7 @@ def fork_ranks(ranks: int) -> None:
     """Return in each of so many forks, with the variables of torchrun; this process ends as soon as one of them fails,
     and with its status.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     started = list[int]()
     for rank in range(ranks):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from etl.errors import UsageError
 from train.main import require_strategy
-from train.parallel.cluster import require_servers, require_workers, workers_of
+from train.parallel.cluster import require_servers, require_workers
 from train.parallel.cores import physical_cores, share_cores
 from train.parallel.usage import tcp_counters, transferred, usage_since
 
@@ -31,7 +31,8 @@ TASK = {"type": "worker", "index": 1}
     ],
 )
 def test_a_cluster_that_is_not_of_workers_alone_is_refused(roles: object) -> None:
-    assert workers_of(json.dumps({"cluster": {"worker": ["a:1", "b:2222"]}, "task": TASK})) == ["a:1", "b:2222"]
+    task = require_workers(json.dumps({"cluster": {"worker": ["a:1", "b:2222"]}, "task": TASK}))
+    assert (task.index, task.cluster["worker"]) == (1, ["a:1", "b:2222"])
     with pytest.raises(UsageError, match="names no workers HOST:PORT with this process among them"):
         require_workers(json.dumps({"cluster": roles, "task": TASK}))
 

@@ -13,6 +13,7 @@ from tests.hadoop.cluster import Cluster
 from tests.lib.commands import horovodrun, succeeded
 from tests.lib.on_hadoop import put, set_site
 from tests.lib.ranks.running import FINISHED
+from tests.lib.train_in_process import export_here, promote_here
 from train.checkpoints import store
 from train.checkpoints.store import name_of
 
@@ -23,7 +24,8 @@ TRAIN = ("train/main.py", "--model", "mlp", "--json")
 def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local root with the run ``mine``: 2 ranks, 1 epoch."""
     root = tmp_path_factory.mktemp("on-hdfs") / "digits"
-    shutil.copytree(digits_root / "slices", root / "slices")
+    for name in ("slices", "normalized"):
+        shutil.copytree(digits_root / name, root / name)
     succeeded(horovodrun(2, *TRAIN, "--data", root, "--run", "mine", "--epochs", 1))
     return root
 
@@ -32,7 +34,7 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(local: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A root on HDFS with the same slices."""
     set_site(hadoop, monkeypatch)
-    return open_place(put(hadoop, local / "slices"))
+    return open_place(put(hadoop, local / "slices", local / "normalized"))
 
 
 def result(run: Path | Place) -> Any:
@@ -61,3 +63,6 @@ def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Pa
         succeeded(horovodrun(2, "train/evaluate.py", "--data", root.uri, "--run", "mine", "--hdfs-driver", driver))
         found = (run / "evaluation-test.json").read_json()
         assert (found["loss"], found["accuracy"]) == tuple(result(run)["result"].values())
+        succeeded(promote_here("--data", root.uri, "mine"))
+        succeeded(export_here("--data", root.uri, "--run", "champion"))
+        assert (run / "export/export.json").read_json()["run"] == "mine"
