@@ -38,7 +38,7 @@ help:
 	@echo "make torch-peers    peers of benchmarks/torch_input.py, beside make torch, in .venvs/torch-peers"
 	@echo "make install  the environment alone: .venv, with Horovod and the reader's native op built for its TensorFlow"
 	@echo "make install GPU=1  an environment for GPUs: .venvs/gpu, with TensorFlow's CUDA packages and Horovod with NCCL"
-	@echo "make torch  an environment for --strategy ddp: .venvs/torch, 6 GB in the cache"
+	@echo "make torch  PyTorch without ringslice, for tests and benchmarks (with PYTHONPATH=.): .venvs/torch, 6 GB in the cache"
 	@echo "make airflow  an Airflow to try the DAGs with: .venvs/airflow, 0.3 GB in the cache"
 	@echo "make clean    remove the environment and the demo's data; caches under $(CACHE) stay"
 

@@ -49,7 +49,7 @@ LAUNCHERS = ("horovodrun", "torchrun")
 FOREIGN = (".", "airflow", "apt-get", "export", "ln", "pip", "tensorboard")
 FOREIGN_OPTIONS = (
     *("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--network-interface", "--gloo"),
-    *("--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--conf", "--editable", "--logdir"),
+    *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--conf", "--editable", "--logdir"),
 )
 JOBS: dict[str, type[StageJob]] = {f"mapreduce/{job.__name__.lower()}.py": job for job in (Normalize, Shard, Verify)}
 TRAINERS: dict[str, click.Command] = {

@@ -25,7 +25,7 @@ from train.checkpoints import store
 from train.checkpoints.conversion import CONVERSIONS
 from train.checkpoints.store import Checkpoint, DamagedError
 from train.config.recipe import FLOAT16, NONE, Recipe
-from train.config.run_options import CHECKPOINT, DATA, JSON, NAME, TRAINED_RUN, script
+from train.config.run_options import CHECKPOINT, DATA, JSON, NAME_OF_RUN, TRAINED_RUN, script
 from train.config.settings import AUTO, DDP, TENSORFLOW, TORCH
 from train.evaluation.trained import find_with_slices
 from train.runs.folder import choose_run
@@ -35,7 +35,7 @@ COMMAND = "train/convert_weights.py"
 
 @script(COMMAND, f"{COMMAND} --data data/flowers --run nightly --to nightly-torch")
 @DATA
-@NAME
+@NAME_OF_RUN
 @TRAINED_RUN
 @click.option("--to", "target", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
 @CHECKPOINT

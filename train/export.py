@@ -19,7 +19,7 @@ import click
 from etl.errors import UsageError
 from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from train.config.run_options import CHECKPOINT, DATA, JSON, NAME, TRAINED_RUN, script
+from train.config.run_options import CHECKPOINT, DATA, JSON, NAME_OF_RUN, TRAINED_RUN, script
 from train.monitor.launcher import launched_size, local_size
 from train.parallel.cluster import several_in
 from train.parallel.startup import prepare_import, require_framework
@@ -31,7 +31,7 @@ COMMAND = "train/export.py"
     COMMAND, "train/export.py --data data/flowers --run nightly --checkpoint best -o hdfs://namenode/models/flowers"
 )
 @DATA
-@NAME
+@NAME_OF_RUN
 @TRAINED_RUN
 @CHECKPOINT
 @click.option(

@@ -235,8 +235,8 @@ NORMALIZE_OPTIONS = (
 )
 RETRY_REJECTS = _flag(
     "--retry-rejects",
-    "Retry only the rejects of a finished stage, with the same options but looser limits (--max-pixels, --max-seconds,"
-    " ...); good images are kept.",
+    "Normalize packs with rejects of a finished stage again, with the same options but looser limits (--max-pixels,"
+    " --max-seconds, ...); good images are kept.",
 )
 SHARD_OPTIONS = (
     NAME,
@@ -244,21 +244,22 @@ SHARD_OPTIONS = (
         "--split",
         Parsed(parse_split, "SPLIT"),
         "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
-        " those of the source. Default: those of the source if every image has one, else these fractions.",
+        " those of the source. Default: those of the source if every image has one and --group-by is not given, else"
+        " these fractions.",
     ),
     _value(
         "--group-by",
         "COLUMN",
         "Keep all images that have the same value of this column (a patient, a video) in one split, by a seeded hash of"
-        " the value; fractions are then approximate. Columns come from a list, Parquet files, or: ringslice ingest"
-        " --columns.",
+        " the value; fractions are then approximate. Columns come from a list, Parquet files, an archive, or: ringslice"
+        " ingest --columns.",
     ),
     _value(
         "--splits-from",
         "MANIFEST",
         "Keep every image in the split that it has in earlier slices, by its content, group or key, and assign only new"
         " ones: a manifest.json, a folder of slices, a name of slices of this ROOT, or 'newest', the last ones made"
-        " with this option.",
+        " with this option, else the only ones.",
     ),
     _value(
         "--remove",

@@ -190,15 +190,18 @@ def _requested(
     """The fields of `ShardConfig` that the option values decide for ``normalized``, whatever the earlier slices are.
 
     ``split`` is None for the source's own, the default if every live image has one. Of slices that are new it is
-    logged if only some images have one.
+    logged if the splits that images have are not used.
     """
     split = parse_split(DEFAULT_SPLIT) if values["split"] is None else values["split"]
-    if values["split"] is None and values["group_by"] is None:
+    if values["split"] is None:
         stated = {name for part in normalized.entries for name in live_facts(part)["examples"]}
-        if all(stated):
+        if all(stated) and values["group_by"] is None:
             split = SOURCE_SPLIT
         elif any(stated) and is_new:
-            log("shard", f"not every image has a split of the source's own: --split {DEFAULT_SPLIT} is used for all")
+            why = "not every image has a split of the source's own"
+            if all(stated):
+                why = "the source's own splits are not used with --group-by"
+            log("shard", f"{why}: --split {DEFAULT_SPLIT} is used for all")
     return {
         **{name: values[name] for name in OPTIONS},
         "split": None if isinstance(split, str) else split,

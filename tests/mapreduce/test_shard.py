@@ -71,15 +71,18 @@ def test_splits_by_number_and_slices_by_size(normalized: Path) -> None:
 
 
 def test_full_splits_are_the_default(make_tree: TreeMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root, rows = tmp_path / "root", [f"a/{number:03d}.png,a,{'train' if number % 3 else 'test'}" for number in range(9)]
+    root, splits = tmp_path / "root", ["test", "train", "train"] * 3
+    rows = [f"a/{number:03d}.png,a,{split},{number}" for number, split in enumerate(splits)]
     listed = make_tree({"a": 10}) / "list.csv"
-    for name, more in ("some", ["a/009.png,a,"]), ("all", []):
-        listed.write_text("\n".join(["path,label,split", *rows, *more]))
+    for name, more in ("some", ["a/009.png,a,,9"]), ("all", []):
+        listed.write_text("\n".join(["path,label,split,patient", *rows, *more]))
         ingest_here(listed, root, max_removed="1")
         normalize_here(root, *SMALL)
         shard_here(root, "--name", name, "--workers", 1)
     assert [manifest_of(root, name)["config"]["split"] == "source" for name in ("some", "all")] == [False, True]
     assert capsys.readouterr().err.count("not every image has a split of the source's own: --split train=0.8,") == 1
+    shard_here(root, "--name", "grouped", "--workers", 1, "--group-by", "patient")
+    assert "the source's own splits are not used with --group-by: --split train=0.8," in capsys.readouterr().err
 
 
 def test_wrong_use_is_one_line(normalized: Path, tmp_path: Path) -> None:
