@@ -99,17 +99,18 @@ class Lease:
         """
         token = secrets.token_hex(4)
         lease = cls(work, _next_number(work, what, tick), token)
+        # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
+        owner = json_bytes({**asdict(Owner.this_process()), "token": token})
         try:
-            lease.staging.make_folder()
-            # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
-            lease._publish(json_bytes({**asdict(Owner.this_process()), "token": token}))
-            if max(_numbers(work), default=0) != lease.number:
+            lease._publish(owner)
+            lease.staging.make_folder()  # only now: staging without a lease is what another run has left
+            if max(_numbers(work), default=0) != lease.number or not lease._is_in_place(owner):
                 raise TakenError("a higher number was faster")
         except BaseException as error:
-            with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
-                lease.staging.delete()
-                lease._delete_empty()
-            if isinstance(error, TakenError | ReplacedError):
+            for undo in (lambda: lease._withdraw(owner), lease.staging.delete, lease._delete_empty):
+                with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
+                    undo()
+            if isinstance(error, TakenError):
                 raise _busy(what, "a run that began at this moment") from None
             raise
         lease._renewer.start()
@@ -161,12 +162,21 @@ class Lease:
 
     def _publish(self, owner: bytes) -> None:
         for _ in range(MAX_TRIES):
-            try:
-                publish_bytes(self._place, self.staging, owner)
+            with suppress(FileNotFoundError, ReplacedError):  # the run before has just deleted these folders
+                publish_bytes(self._place, self._work.make_folder(), owner)
                 return
-            except FileNotFoundError:  # the run before has just deleted the folder of leases, which was empty
-                continue
         raise _busy(str(self._work.parent), "a run that ends at this moment")
+
+    def _is_in_place(self, owner: bytes) -> bool:
+        """True if the lease of this number is in place, and that of ``owner``."""
+        try:
+            return self._place.read_bytes() == owner
+        except FileNotFoundError:
+            return False
+
+    def _withdraw(self, owner: bytes) -> None:
+        if self._is_in_place(owner):
+            withdraw(self._place, self.staging)
 
     def _renew(self) -> None:
         while not self._stopped.wait(RENEWAL_INTERVAL_S):
@@ -214,9 +224,10 @@ def require_free(work: Place, what: str) -> None:
 
 
 def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
+    left = [_number_of(info.base_name) for info in work.children()]  # before the leases, which those at work have
     highest = max(_numbers(work), default=0)
     if not highest:  # beyond what a killed run left, so that it is deleted
-        return 1 + max((_number_of(info.base_name) for info in work.children()), default=0)
+        return 1 + max(left, default=0)
     place = _place(work, highest)
     try:
         found = place.read_json()

@@ -1,17 +1,15 @@
 """A run that sleeps while another takes its stage over deletes nothing of that run's, at whatever call it slept."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
-from etl.stages.lease import Owner
+from etl.stages.lease import BusyError, Lease, Owner
 from etl.stages.run import Run, RunRecord
-from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, begun, require_finished, stage_in, work_on
@@ -50,43 +48,59 @@ def replace_sleeping(place: Place, number: int, meanwhile: Callable[[], object])
     return sleep
 
 
-def count_calls(place: Place) -> int:
-    return len(replace_sleeping(place / "counted", 0, lambda: None).calls)
+def sleep_while_another_works(place: Place, number: int, finishes: bool) -> None:
+    """The other run ends before this one goes on, or after it."""
+    stage, runs = stage_in(place), list[Run]()
 
+    def work() -> None:
+        runs.append(begun(stage.begin(OTHER, overwrite=True)))
+        publish_bytes(stage.folder / "part", runs[0].open_tasks(), repr(OTHER).encode())
+        if finishes:
+            finish()
 
-def sleep_while_another_finishes(place: Place, numbers: Iterable[int]) -> None:
-    for number in numbers:
-        own = place / f"finishes-{number}"
-        replace_sleeping(own, number, partial(work_on, stage_in(own), OTHER, overwrite=True))
-        stage = stage_in(own)
-        stage.work.filesystem.delete_empty(stage.work.path)  # the empty folder may have been made again
-        marker = stage.read_marker()
-        require_finished(stage, {key: marker[key] for key in OLD})
-        assert marker["config"] in (NEW["config"], OTHER["config"])
-
-
-def sleep_while_another_works(place: Place, numbers: Iterable[int]) -> None:
-    def begin(stage: Stage) -> None:
-        run = begun(stage.begin(OTHER, overwrite=True))
-        runs.append(run)
-        publish_bytes(stage.folder / "part", run.open_tasks(), repr(OTHER).encode())
-
-    for number in numbers:
-        own, runs = place / f"works-{number}", list[Run]()
-        stage = stage_in(own)
-        replace_sleeping(own, number, partial(begin, stage))
+    def finish() -> None:
         runs[0].commit({"format": stage.format, **OTHER}, RunRecord())
-        require_finished(stage, OTHER)
+
+    replace_sleeping(place, number, work)
+    if finishes:
+        stage.work.filesystem.delete_empty(stage.work.path)  # the empty folder may have been made again
+    else:
+        finish()
+    marker = stage.read_marker()
+    require_finished(stage, {key: marker[key] for key in OLD})
+    assert marker["config"] == OTHER["config"] or (finishes and marker["config"] == NEW["config"])
 
 
-each_of = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "first", [4, *(pytest.param(first, marks=pytest.mark.chaos) for first in range(1, STEP + 1) if first != 4)]
 )
-
-
-@each_of
-def test_who_sleeps_while_another_finishes_or_works(first: int, tmp_path: Path) -> None:
+def test_who_sleeps_while_another_works(first: int, tmp_path: Path) -> None:
     place = open_place(str(tmp_path))
-    numbers = range(first, count_calls(place) + 1, STEP)
-    sleep_while_another_finishes(place, numbers)
-    sleep_while_another_works(place, numbers)
+    for number in range(first, len(replace_sleeping(place / "counted", 0, lambda: None).calls) + 1, STEP):
+        for finishes in (True, False):
+            sleep_while_another_works(place / f"{number}-{finishes}", number, finishes)
+
+
+def begin_two(work: Place, number: int) -> int:
+    """Take the lease while another does, at this call of storage; returns how many calls that takes."""
+    (work / "driver-000005-ab").make_folder()  # what a killed run has left
+    taken, sleep = list[Lease](), Sleep(number)
+
+    def take(place: Place) -> None:
+        with suppress(BusyError):
+            taken.append(Lease.take(place, "a test"))
+
+    sleep.meanwhile = lambda: take(work)
+    take(faulty(work, sleep))
+    calls = len(sleep.calls)
+    assert len(taken) == 1, number
+    taken[0].check()
+    taken[0].delete_work()
+    assert not work.exists(), number
+    return calls
+
+
+def test_of_two_that_begin_at_once_one_has_the_lease(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path))
+    for number in range(1, begin_two(place / "counted", 0) + 1):
+        begin_two(place / str(number), number)
