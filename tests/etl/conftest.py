@@ -63,12 +63,6 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return open_place(str(tmp_path)) if request.param == "local" else request.getfixturevalue("hdfs_root")
 
 
-@pytest.fixture
-def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "HADOOP_CONF_DIR", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def names(folder: Place) -> list[str]:
     return [info.base_name for info in folder.children()]
 

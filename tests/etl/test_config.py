@@ -69,11 +69,6 @@ def test_training_slices_are_a_multiple_of_the_workers(slices: int | None, worke
     assert 1 <= found["test"] <= expected
 
 
-def test_more_slices_than_examples_are_refused() -> None:
-    with pytest.raises(UsageError, match="16 slices for 10 training examples"):
-        resolve_slices({"train": 10}, 1000, 8, 16, 200_000_000)
-
-
 def test_a_configuration_comes_back_from_json() -> None:
     for config in (
         NormalizeConfig(8, 9, "pad", "gray", "jpeg", 80, 444, (1, 2, 3)),

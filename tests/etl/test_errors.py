@@ -13,7 +13,6 @@ import pytest
 
 from etl.entry_point import run_reporting
 from etl.errors import INTERRUPTED, UsageError, explain, report
-from etl.processes import tie_to_parent
 from etl.storage.place import json_bytes, with_checksum
 from mapreduce import _report_import
 from tests.lib.commands import PATIENCE_S
@@ -41,12 +40,6 @@ def test_a_task_that_cannot_load_one_says_so_in_one_line(capsys: pytest.CaptureF
     _report_import(ImportError, NO_ROOM, None)
     assert capsys.readouterr().err == "ringslice: error: no memory to load cv2.abi3.so (raise the limit: ulimit -v)\n"
     assert sys.excepthook is not sys.__excepthook__
-
-
-def test_a_variable_of_the_name_of_ours_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("xx", "1", "1 999"):
-        monkeypatch.setenv("RINGSLICE_PARENT", value)
-        tie_to_parent()
 
 
 class Ignored:

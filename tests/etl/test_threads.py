@@ -11,20 +11,6 @@ import pytest
 from etl.threads import in_threads
 from tests.lib.commands import PATIENCE_S
 
-each_number = pytest.mark.parametrize("at_once", [1, 3])
-
-
-@each_number
-def test_everything_is_done_once(at_once: int) -> None:
-    done = []
-
-    def work(item: int) -> Generator[None]:
-        yield
-        done.append(item)
-
-    in_threads(work, range(20), at_once)
-    assert (done if at_once == 1 else sorted(done)) == list(range(20))
-
 
 def test_one_that_fails_ends_all_where_they_may_be_stopped() -> None:
     together, closed = Barrier(3), list[int]()
@@ -85,6 +71,6 @@ def interrupt_at(number: int, at_once: int) -> bool:
     return bool(interrupted)
 
 
-@each_number
+@pytest.mark.parametrize("at_once", [1, 3])
 def test_an_interrupt_at_any_moment_ends_all(at_once: int, no_collection: None) -> None:
     assert next(number for number in count(1) if not interrupt_at(number, at_once)) > 5

@@ -184,32 +184,29 @@ def test_input_that_is_replaced_meanwhile_is_not_named(
     shard_here(root, "--workers", 1)
     run_tasks = TaskRunner.run
 
-    def replace_input() -> None:
+    def ingest_again() -> None:
+        (source / "a/000.png").write_bytes((source / "a/001.png").read_bytes())
+        ingest(source, root, overwrite=True)
+
+    own, replace_input = {
+        "normalize": (lambda: normalize_here(root, "--overwrite", *SMALL[2:]), ingest_again),
+        "retry": (lambda: normalize_here(root, "--retry-rejects", *SMALL[2:], "--min-side", 1), ingest_again),
+        "shard": (
+            lambda: shard_here(root, "--workers", 1, "--overwrite"),
+            lambda: normalize_here(root, "--overwrite", "--size", 9, *SMALL[4:]),
+        ),
+        "verify": (lambda: run_here(Verify, root), lambda: shard_here(root, "--workers", 2, "--overwrite")),
+    }[stage]
+
+    def run_beside_another(*arguments: Any) -> None:
         monkeypatch.setattr(TaskRunner, "run", run_tasks)
-        if stage in ("normalize", "retry"):
-            (source / "a/000.png").write_bytes((source / "a/001.png").read_bytes())
-            ingest(source, root, overwrite=True)
-        elif stage == "shard":
-            normalize_here(root, "--overwrite", "--size", 9, *SMALL[4:])
-        else:
-            shard_here(root, "--workers", 2, "--overwrite")
+        steps = [replace_input, lambda: run_tasks(*arguments)]
+        for step in reversed(steps) if is_late else steps:
+            step()
 
-    def run_beside_another(tasks: TaskRunner, own: Run, work: Work) -> None:
-        if not is_late:
-            replace_input()
-        run_tasks(tasks, own, work)
-        if is_late:
-            replace_input()
-
-    stages = {
-        "normalize": lambda: normalize_here(root, "--overwrite", *SMALL[2:]),
-        "retry": lambda: normalize_here(root, "--retry-rejects", *SMALL[2:], "--min-side", 1),
-        "shard": lambda: shard_here(root, "--workers", 1, "--overwrite"),
-        "verify": lambda: run_here(Verify, root),
-    }
     monkeypatch.setattr(TaskRunner, "run", run_beside_another)
     with pytest.raises((DataError, EnvironmentFailure), match="another run has replaced"):
-        stages[stage]()
+        own()
     if stage != "retry":  # whose earlier marker stays
         folder = {"normalize": "normalized", "shard": "slices/default", "verify": "verified/default"}[stage]
         assert {path.name for path in (root / folder).glob("*.json")} <= {"run.json"}

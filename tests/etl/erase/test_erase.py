@@ -200,14 +200,6 @@ def test_a_dry_run_and_what_is_refused_change_nothing(data: Dataset) -> None:
     assert contents(data.root) == kept
 
 
-@pytest.mark.integration
-def test_an_image_that_is_in_no_slices_needs_no_new_ones(data: Dataset) -> None:
-    kept = contents(data.root / "slices")
-    assert data.erase("bee/wrong.png")["remaining_slices"] == {}
-    assert contents(data.root / "slices") == kept
-    assert files_with(data.root, {NO_IMAGE}) == []
-
-
 @pytest.mark.parametrize("which", ["raw", "normalized", "slices"])
 def test_a_run_at_work_is_not_disturbed(which: str, data: Dataset) -> None:
     place = open_place(str(data.root))
@@ -296,5 +288,5 @@ def test_a_part_that_was_made_meanwhile_is_deleted_too(data: Dataset, monkeypatc
         record_images(root, *others)
 
     monkeypatch.setattr(command, "record_images", retry_first)
-    data.erase("bee/wrong.png")
+    assert data.erase("bee/wrong.png")["remaining_slices"] == {}, "none was made from it"
     assert encoded(data.root, {"bee/wrong.png"}) == set()

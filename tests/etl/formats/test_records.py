@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from etl.errors import DataError
 from etl.formats.example import ImageExample, parse, serialize
-from etl.formats.records import frame, index_bytes, parse_index, read_records
+from etl.formats.records import frame, read_records
 
 EXAMPLE = ImageExample("a/ü.png", 3, "ü", "PNG", 2, 1, 3, b"\x89PNG\0\xff")
 
@@ -19,14 +19,6 @@ def test_what_is_framed_is_read(datas: list[bytes]) -> None:
     records = list(read_records(io.BytesIO(file), "x"))
     assert [record.data for record in records] == datas
     assert [record.offset for record in records] == [sum(r.size for r in records[:i]) for i in range(len(datas))]
-
-
-def test_framing_is_tensorflows(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    datas = [b"", b"one", b"x" * 1000]
-    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
-        for data in datas:
-            writer.write(data)
-    assert (tmp_path / "theirs").read_bytes() == b"".join(frame(data)[0] for data in datas)
 
 
 def test_every_flipped_bit_and_every_cut_within_a_record_is_found() -> None:
@@ -40,16 +32,6 @@ def test_every_flipped_bit_and_every_cut_within_a_record_is_found() -> None:
     for length in set(range(1, len(file))) - {boundary}:
         with pytest.raises(DataError, match="ends within"):
             list(read_records(io.BytesIO(file[:length]), "x"))
-
-
-def test_an_index_is_a_line_of_offset_and_size_per_record() -> None:
-    text = index_bytes([0, 19], [19, 20])
-    assert text == b"0 19\n19 20\n"
-    offsets, sizes = parse_index(text, "x")
-    assert (offsets.tolist(), sizes.tolist()) == ([0, 19], [19, 20])
-    for wrong in (b"1 2 3", b"a b"):
-        with pytest.raises(DataError, match="not an index"):
-            parse_index(wrong, "x")
 
 
 def test_an_example_is_tensorflows_example() -> None:

@@ -20,21 +20,6 @@ from tests.lib.pictures.png import SIGNATURE, chunk, chunks
 SMALL = Limits(pixels=1000, size_bytes=500, frames=3, aspect=4, least_side=8)
 
 
-def test_a_file_is_compared_with_the_limits() -> None:
-    for reason, *refused in (
-        (Reason.TOO_MANY_PIXELS, (50, 21, 1)),
-        (Reason.TOO_MANY_FRAMES, (10, 10, 4)),
-        (Reason.TOO_SMALL, (7, 9, 1), (9, 7, 1)),
-        (Reason.BAD_ASPECT, (33, 8, 1), (8, 33, 1)),
-    ):
-        for sides_and_frames in refused:
-            found = SMALL.check(*sides_and_frames)
-            assert found is not None and found.reason == reason
-    assert {SMALL.check(*within) for within in ((50, 20, 3), (8, 8, 1), (32, 8, 1))} == {None}
-    assert SMALL.check_bytes(500) is None
-    assert SMALL.check_bytes(501) == Reject(Reason.TOO_MANY_BYTES, "501 bytes, at most 500 are allowed")
-
-
 def test_limits_out_of_range_are_refused_by_name() -> None:
     too_large = (("pixels", 10**20), ("aspect", float("inf")), ("seconds", 1e7), ("memory_bytes", 10**18))
     for name, value in (*((name, 0) for name in FLAGS), ("aspect", 0.5), ("memory_bytes", 1000), *too_large):

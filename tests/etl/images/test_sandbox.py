@@ -20,7 +20,7 @@ from etl.images.normalize import normalize_image
 from etl.images.result import Normalized, Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.hadoop.processes import Process
-from tests.lib.commands import run, succeeded, wait_until
+from tests.lib.commands import REPOSITORY, run, succeeded, wait_until
 from tests.lib.pictures.base import save
 
 pytestmark = pytest.mark.integration
@@ -202,21 +202,19 @@ def test_the_worker_ends_with_its_owner(worker: DecodeWorker) -> None:
     assert not Path(f"/proc/{worker_pid}").exists()
 
 
-def test_the_worker_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "image").write_bytes(SUSPICIOUS)
-    owner = """
-import sys, time
-from pathlib import Path
-from etl.images.config import NormalizeConfig
-from etl.images.sandbox import DecodeWorker
-
-worker = DecodeWorker(NormalizeConfig(16, 16))
-worker.normalize(Path(sys.argv[1]).read_bytes())
+OWNER = """
+import time
+from tests.etl.images.test_sandbox import CONFIG, SUSPICIOUS, DecodeWorker
+worker = DecodeWorker(CONFIG)
+worker.normalize(SUSPICIOUS)
 print(worker._started[0].pid, flush=True)
 time.sleep(60)
 """
-    words = [sys.executable, "-c", owner, str(tmp_path / "image")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+
+
+def test_the_worker_ends_with_an_owner_that_is_killed() -> None:
+    words = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         worker_pid = int(process.stdout.readline())
         os.kill(worker_pid, signal.SIGSTOP)  # it sees no end of its pipe

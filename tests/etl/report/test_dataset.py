@@ -1,15 +1,12 @@
 """The page of a set of slices: its numbers are the manifest's, and nothing is loaded from elsewhere."""
 
-import hashlib
 import itertools
 import json
 import operator
 import os
 import re
 import shutil
-from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +18,17 @@ from etl.errors import DataError, UsageError
 from etl.images.config import NormalizeConfig
 from etl.images.geometry import FITS, Size, make_plan
 from etl.images.sandbox import DecodeWorker
-from etl.report import balance
-from etl.report.dataset_page import SHOWN_CONTENTS, read_verified, report_slices
+from etl.report import balance, dataset_page
+from etl.report.dataset_page import report_slices
 from etl.report.pictures import CONFIG, SIDE, count_enlarged, thumbnail
 from etl.report.render import size
 from etl.slices.manifest import read_manifest
-from etl.stages.layout import slices_stage, verification_stage
+from etl.stages.layout import slices_stage
 from etl.storage.place import open_place
+from mapreduce.verify import Verify
 from tests.lib.commands import contents, failed, flip_bit, run, succeeded
 from tests.lib.in_process import ringslice_here
-from tests.lib.inline import ingest_here, normalize_here, shard_here
+from tests.lib.inline import ingest_here, normalize_here, run_here, shard_here
 from tests.lib.pictures.base import save
 from tests.lib.report.pages import Page
 
@@ -203,71 +201,30 @@ def test_a_picture_is_small_or_missing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "started").exists()
 
 
-def verified(
-    root: Path, findings: int = 0, changed: bool = False, contents: int = 30, across: Container[int] = (29,)
+def test_the_findings_of_verify_are_shown(
+    mixed_page: Page, copied_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a finished verify leaves: contents with two keys each, those ``across`` in two splits and two classes."""
-    folder = root / "verified" / "default"
-    folder.mkdir(parents=True)
-    manifest = (root / "slices/default/manifest.json").read_bytes()
-    rows = [
-        {"sha256": number.to_bytes(32, "big"), "key": f"key-{number}-{split}", "label": label, "split": split}
-        for number in range(contents)
-        for label, split in ((0, "train"), (1, "test") if number in across else (0, "train"))
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "duplicates.parquet", row_group_size=7)
-    lines = [{"what": "slice", "name": "x", "line": f"finding <{number}>"} for number in range(findings)]
-    marker = {
-        "format": "ringslice.verification/1",
-        "config": {"every_stage": False},
-        "input": hashlib.sha256(manifest + b"x" * changed).hexdigest(),
-        "findings": lines,
-        "more_findings": 3 if findings else 0,
-        "counts": {"examples": 36},
-        "duplicates": {"contents": 30, "examples": 60, "across_splits": 1, "across_classes": 1},
-        "tables": {"duplicates": {"file": "duplicates.parquet", "rows": 60, "sha256": ""}},
-    }
-    (folder / "verification.json").write_text(json.dumps(marker))
-    (folder / "run.json").write_text(json.dumps({"finished": "2026-01-02T03:04:05+00:00", "seconds": 2.0}))
-
-
-def test_the_findings_of_verify_are_shown(mixed_page: Page, copied_root: Path, tmp_path: Path) -> None:
-    """And a damaged record has a place holder."""
+    """And a damaged record has a place holder. Of the last duplicates one is put into another split."""
     assert "not verified yet" in mixed_page.prose
     assert "Not known: verify these slices first" in mixed_page.prose
-    verified(copied_root, findings=25)
+    monkeypatch.setattr(dataset_page, "SHOWN_FINDINGS", 1)
+    monkeypatch.setattr(dataset_page, "SHOWN_CONTENTS", 2)
     for path in (copied_root / "slices/default/train").glob("*.tfrecord"):
         flip_bit(path, path.stat().st_size // 2)
+    with pytest.raises(DataError):
+        run_here(Verify, copied_root)
+    duplicates = copied_root / "verified/default/duplicates.parquet"
+    rows = (table := pq.read_table(duplicates)).to_pylist()
+    rows[-1]["split"] = "validation" if rows[-1]["split"] != "validation" else "test"
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), duplicates)
     page = page_of(copied_root, tmp_path / "page.html")
-    for text in ("verified 2026-01-02 03:04 UTC: 28 findings", "and 8 more", "30 contents under several keys"):
+    for text in (": 2 findings", "and 1 more; see", "12 contents under several keys", "and 10 more, in duplicates"):
         assert text in page.prose
-    assert "<0>" not in page.text
-    assert page.prose.index("key-29-test") < page.prose.index("key-0-train")  # duplicates across splits come first
-    assert f"and {30 - SHOWN_CONTENTS} more" in page.prose
+    shown = page.prose.partition("contents under several keys")[2]
+    assert shown.index(rows[-1]["key"]) < shown.index(rows[0]["key"])  # duplicates across splits come first
     assert page.text.count("(damaged): nothing can be shown") in (1, 2)
-
-
-def read_findings(folder: Path) -> dict[str, Any]:
-    root = open_place(str(folder))
-    slices = slices_stage(root, "default").fingerprint()
-    return read_verified(verification_stage(root, "default"), slices, ["a", "b", "c"])
-
-
-def test_what_was_verified_may_be_other_slices(copied_root: Path) -> None:
-    verified(copied_root, changed=True)
-    found = read_findings(copied_root)
-    assert (found["state"], found["contents"]) == ("outdated", [])
-
-
-def test_no_more_duplicates_are_read_than_are_shown(copied_root: Path) -> None:
-    """Those in several splits are shown first; what comes after enough of them is damaged."""
-    verified(copied_root, contents=60, across=range(60))
-    place = copied_root / "verified/default/duplicates.parquet"
-    first = pq.ParquetFile(place).metadata.row_group(9).column(0).data_page_offset
-    place.write_bytes(place.read_bytes()[:first] + bytes(64) + place.read_bytes()[first + 64 :])
-    found = read_findings(copied_root)
-    assert found["state"] == "sound"
-    assert [(each["number"], each["across_splits"]) for each in found["contents"]] == [(2, True)] * SHOWN_CONTENTS
+    shard_here(copied_root, "--workers", 1, "--overwrite")
+    assert "but these are other slices: verify again" in page_of(copied_root, tmp_path / "page.html").prose
 
 
 def test_missing_parts_and_slices_are_reported(copied_root: Path, tmp_path: Path) -> None:

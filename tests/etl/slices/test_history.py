@@ -114,8 +114,10 @@ def test_the_lineage_is_followed_to_its_end_whatever_run_json_says(root: Place, 
     assert third.marker["lineage"] == {"number": 3, "ancestors": [second.fingerprint, first.fingerprint]}
     (tmp_path / "slices/c/run.json").write_bytes(json_bytes({"finished": "2099-01-01"}))
     (tmp_path / "slices/a/run.json").write_text("{garbled")
+    (tmp_path / "slices/b/run.json").write_bytes(json_bytes({"counters": []}))
     (tmp_path / "slices/unfinished").mkdir()
     assert newest(root) == "b"
+    assert [slices_stage(root, name).read_run() for name in "ab"] == [{}, {}]
     for name in "abc":
         history.finished_at(slices_stage(root, name))  # raises nothing
 

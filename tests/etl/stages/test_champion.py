@@ -1,4 +1,4 @@
-"""The record of the champion; tests/test_faults.py has any call of storage fail while it is replaced."""
+"""The record of the champion, and which runs prune removes. tests/test_faults.py has any call of storage fail."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.slices.prune import KeptRuns, remove_runs
+from etl.slices.prune import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
-from etl.stages.lease import BusyError, leased
-from etl.storage.place import Place, open_place
+from etl.stages.lease import BusyError, Lease, leased
+from etl.storage.atomic import publish_bytes
+from etl.storage.place import Place, json_bytes, open_place
 
 FIRST, SECOND, THIRD = [Promoted(run=name, accuracy=0.9) for name in ("first", "second", "third")]
 
@@ -49,3 +50,38 @@ def test_an_edited_record_is_refused(damage: Callable[[str], str], tmp_path: Pat
     file.write_text(damage(file.read_text()))
     with pytest.raises(DataError, match=r"is damaged, or of another version|is not JSON"):
         read_champions(root)
+
+
+def make_run(root: Place, name: str, finished: str | None) -> None:
+    run, staging = root / "runs" / name, (root / "staging").make_folder()
+    publish_bytes(run / "checkpoints" / "step-00000001" / "model.safetensors", staging, b"weights")
+    if finished is not None:
+        publish_bytes(run / "run.json", staging, json_bytes({"finished": finished}))
+
+
+def test_the_newest_the_champions_and_those_at_work_stay(root: Place) -> None:
+    for day, name in enumerate(("job-1", "job-2", "job-3", "job-4", "mine", "job-5")):
+        make_run(root, name, f"2026-11-{day:02d}T00:00:00.000+00:00")
+    make_run(root, "job-0", None)  # not finished, so as new as its folder
+    publish_champions(root, [], [{"run": "job-2"}, {"run": "job-1"}])
+    lease = Lease.take(root / "runs/job-3/_work", "a test")
+    kept = KeptRuns(1, "job-")
+    assert choose_runs(root, kept) == {
+        "job-0": "among the newest",
+        "mine": "its name does not begin with 'job-'",
+        "job-3": "being trained",
+        "job-2": "the champion",
+        "job-1": "a champion before this one",
+    }
+    chosen_before = ["job-0", "job-1", "job-2", "job-3", "job-4", "job-5", "mine"]
+    assert remove_runs(root, chosen_before, kept) == ["job-4", "job-5"]
+    lease.release()
+    assert run_names(root) == ["job-0", "job-1", "job-2", "job-3", "mine"]
+    assert not (root / "runs/_work").exists()
+
+
+def test_what_a_killed_prune_left_goes_with_the_next(root: Place) -> None:
+    make_run(root, "job-1", None)
+    publish_bytes(root / "runs/_work/driver-000001-ab/attempt/model.safetensors", root / "staging", b"weights")
+    assert remove_runs(root, [], KeptRuns(0, "")) == []
+    assert [info.base_name for info in (root / "runs").children()] == ["job-1"]

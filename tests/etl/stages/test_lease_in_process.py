@@ -10,7 +10,6 @@ import pytest
 from etl.errors import EnvironmentFailure
 from etl.stages import lease
 from etl.stages.lease import BusyError, Lease, Owner
-from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import names_below
 from tests.etl.stages.test_stage import as_a_process_that_is_gone
@@ -56,17 +55,6 @@ def test_an_owner_on_another_host_may_end_while_it_is_watched(work: Place, monke
     owner = take_elsewhere(work)
     monkeypatch.setattr(time, "sleep", lambda _: owner.release())
     take(work).release()
-
-
-def test_a_run_that_another_has_replaced_as_it_began_names_the_stage(
-    work: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def replaced(*_: object) -> None:
-        raise ReplacedError("another run has taken this stage over")
-
-    monkeypatch.setattr(lease, "publish_bytes", replaced)
-    with pytest.raises(BusyError, match="a run that began at this moment"):
-        take(work)
 
 
 def test_a_number_that_is_published_late_is_no_claim(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:

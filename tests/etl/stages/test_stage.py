@@ -23,7 +23,6 @@ from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes, withdraw
 from etl.storage.place import Place, json_bytes, open_place
 from tests.etl.conftest import names_below
-from tests.lib.commands import contents
 from tests.lib.faults import Fault, FaultError, faulty
 from tests.lib.generations import generation_of
 
@@ -189,10 +188,10 @@ def parent_of(stage: Stage) -> str | None:
     return stage.read_generation().fingerprint if stage.marker.exists() else None
 
 
-def renew(stage: Stage, identity: dict[str, Any], force: bool = False) -> Mode | None:
+def renew(stage: Stage, identity: dict[str, Any]) -> Mode | None:
     """A stage whose every generation adds a file called after its input, with that input as its content."""
     names = names_of(stage) if stage.marker.exists() else []
-    if (run := stage.renew(identity, parent_of(stage), force=force)) is None:
+    if (run := stage.renew(identity, parent_of(stage))) is None:
         return None
     with run:
         file = stage.folder / "files" / identity["input"]
@@ -247,26 +246,6 @@ def test_a_renewal_keeps_what_was_there(root: Place) -> None:
     assert files_of(stage) == kept
     assert work_on(stage_in(root), NEW, overwrite=True)
     require_finished(stage, NEW)
-
-
-def test_a_renewal_may_change_what_it_says_and_no_more(stage: Stage, tmp_path: Path) -> None:
-    renew(stage, OLD)
-    changes = frozenset({"config"})
-    with pytest.raises(UsageError, match="made from other input"):
-        stage.renew(LATER, parent_of(stage), changes=changes)
-    run = begun(stage.renew(NEW, parent_of(stage), changes=changes))
-    run.commit({"format": stage.format, **NEW}, RunRecord())
-    assert stage.read_marker()["config"] == NEW["config"]
-    assert len(list((tmp_path / "stage/generations").iterdir())) == 1
-
-
-def test_a_renewal_that_changes_nothing_leaves_all_as_it_was(stage: Stage, tmp_path: Path) -> None:
-    renew(stage, OLD)
-    before = contents(tmp_path)
-    begun(stage.renew(OLD, parent_of(stage), force=True)).abandon()
-    assert contents(tmp_path) == before
-    assert renew(stage, OLD, force=True) is Mode.RENEWAL
-    assert names_of(stage) == ["x", "x"]
 
 
 def test_a_renewal_planned_before_another_is_refused(stage: Stage) -> None:
@@ -335,19 +314,7 @@ def test_a_marker_without_its_fields_is_damaged(make: Callable[[Place], Stage], 
             read()
 
 
-def test_a_record_of_a_run_that_was_edited_is_not_known(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "stage").mkdir()
-    sound = {"finished": "2099-01-01", "seconds": 2.5}
-    edited: tuple[dict[str, Any], ...] = (
-        {"finished": "yesterday"},
-        {"finished": 3},
-        {"seconds": "x"},
-        {"counters": []},
-        {"command": "x"},
-    )
-    for record in (sound, *edited):
-        (tmp_path / "stage/run.json").write_bytes(json_bytes(record))
-        assert stage.read_run() == (record if record is sound else {})
+ASSIGNS = " --overwrite, which assigns its splits again"
 
 
 @pytest.mark.parametrize(
@@ -355,17 +322,9 @@ def test_a_record_of_a_run_that_was_edited_is_not_known(stage: Stage, tmp_path: 
     [
         (raw_stage, "ringslice ingest SOURCE {root}", " --overwrite"),
         (normalized_stage, "ringslice normalize {root}", " --overwrite"),
-        (
-            lambda root: slices_stage(root, "x"),
-            "ringslice shard {root} --name x",
-            " --overwrite, which assigns its splits again",
-        ),
+        (lambda root: slices_stage(root, "x"), "ringslice shard {root} --name x", ASSIGNS),
         (lambda root: verification_stage(root, "x"), "ringslice verify {root} --name x", ""),
-        (
-            lambda root: slices_stage_in(root / "x"),
-            "ringslice shard ROOT --name x",
-            " --overwrite, which assigns its splits again",
-        ),
+        (lambda root: slices_stage_in(root / "x"), "ringslice shard ROOT --name x", ASSIGNS),
     ],
 )
 def test_a_stage_names_its_command(make: Callable[[Place], Stage], command: str, option: str, tmp_path: Path) -> None:

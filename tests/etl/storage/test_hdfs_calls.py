@@ -20,8 +20,6 @@ from etl.storage.native import NativeHdfs
 MIB = 1 << 20
 LOST = RuntimeError("Connection reset by peer")
 
-pytestmark = pytest.mark.usefixtures("no_site")
-
 
 class Clock:
     """Time that passes only during pauses and calls."""

@@ -27,8 +27,6 @@ SITE = {
 
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("HADOOP_HOME", "CLASSPATH", "ARROW_LIBHDFS_DIR", "JAVA_HOME"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     write_site(tmp_path / "core-site.xml", SITE)
     return tmp_path / "core-site.xml"
@@ -63,14 +61,6 @@ def test_the_jobs_of_a_root_have_one_tag() -> None:
     for spellings in (("hdfs:///x", "hdfs://nn1.example/x/", "hdfs://NN1.example:8020/x"), ("/x", "file:///x/")):
         stages = [normalized_stage(open_place(uri)) for uri in spellings]
         assert len({YarnJob(stage, 1 << 30, manager=ResourceManager([])).tag for stage in stages}) == 1
-
-
-def test_another_site_has_another_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = open_place("hdfs:///x")
-    (tmp_path / "other").mkdir()
-    write_site(tmp_path / "other" / "core-site.xml", {"fs.defaultFS": "hdfs://elsewhere:9000"})
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "other"))
-    assert (first.uri, open_place("hdfs:///x").uri) == ("hdfs://nn1.example:8020/x", "hdfs://elsewhere:9000/x")
 
 
 @pytest.mark.parametrize(

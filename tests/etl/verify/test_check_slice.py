@@ -109,13 +109,3 @@ def test_tables_that_do_not_fit_a_right_slice_are_found(slices: tuple[Written, W
     assert examples["label"].to_pylist() == [0, 1, 0], "the slice itself is believed"
     assert replace(written, rows=written.rows.slice(0, 2)).found() == [EXAMPLES]
     assert replace(written, blocks=other.blocks).found() == [(What.TABLE, "blocks.parquet")]
-
-
-def test_a_damaged_slice_is_judged_by_its_table(slices: tuple[Written, Written]) -> None:
-    written, _ = slices
-    written.path("tfrecord").write_bytes(b"?")
-    result, examples = written.check()
-    assert examples is written.rows
-    assert result.slices == [{**written.facts, "by_label": {"0": 2, "1": 1}}]
-    result, examples = replace(written, rows=None, blocks=None).check()
-    assert (examples, result.slices) == (None, [None])

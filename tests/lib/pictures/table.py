@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from tests.lib.pictures.rasters import BITFIELDS, BLACK_IS_ZERO, OTHER_PICTURES,
 def pictures() -> dict[str, Picture]:
     """All pictures, by name."""
     made = [picture for make in (*JPEG_PICTURES, *PNG_PICTURES, *OTHER_PICTURES) for picture in make()]
-    bad = bad_pictures({picture.name: picture.data for picture in made})
+    whole = {picture.name: picture.data for picture in made}
+    bad = chain(_no_images(), _cut(whole), _jpegs(), _pngs(), _others(whole), _too_much())
     return {picture.name: picture for picture in (*made, *bad)}
 
 
@@ -32,16 +34,6 @@ jpeg-420 jpeg-progressive jpeg-cmyk-adobe jpeg-exif-8-thumbnail png-rgb png-pale
 webp-lossy webp-animated bmp-24 bmp-rle8 tiff-big ppm
 """
 CUT_WITHOUT_WORD = "jpeg2000 avif-4:2:0 tiff-lzw tiff-jpeg tiff-1-group4"  # of that, in what their decoders say
-
-
-def bad_pictures(whole: Mapping[str, bytes]) -> Iterator[Picture]:
-    """Every kind of reject; ``whole`` are files by the names of their pictures."""
-    yield from _no_images()
-    yield from _cut(whole)
-    yield from _jpegs()
-    yield from _pngs()
-    yield from _others(whole)
-    yield from _too_much()
 
 
 def _no_images() -> Iterator[Picture]:
