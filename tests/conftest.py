@@ -16,12 +16,7 @@ from tests.lib.digits import write_digits
 from tests.lib.in_process import ringslice_here
 
 # Fixtures, and hooks. Pytest rewrites their assertions, so none is imported before it is named here.
-pytest_plugins = (
-    "tests.lib.tiers",
-    "tests.lib.session",
-    "tests.hadoop.fixture",
-    "tests.lib.on_hadoop",
-)
+pytest_plugins = ("tests.lib.tiers", "tests.lib.session", "tests.hadoop.fixture", "tests.lib.on_hadoop")
 
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +40,8 @@ def write_sources(folder: Path) -> None:
     for name, shape, data in (("images-idx3", pixels.shape, pixels), ("labels-idx1", (40,), np.arange(40) // 10)):
         header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
         write(folder / f"idx/train-{name}-ubyte.gz", gzip.compress(header + data.astype(np.uint8).tobytes(), mtime=0))
-    write(
-        folder / "list/list.csv",
-        "".join(f"{','.join(row)}\n" for row in [("path", "label"), *zip_paths(files)]).encode(),
-    )
+    lines = ["path,label", *(f"{path},{path.parent.name}" for path in files)]
+    write(folder / "list/list.csv", "".join(f"{line}\n" for line in lines).encode())
     (folder / "parquet").mkdir()
     pq.write_table(pa.Table.from_pylist([{**row, "path": None} for row in rows]), folder / "parquet/some.parquet")
     packed = io.BytesIO()
@@ -60,10 +57,6 @@ def write_sources(folder: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def zip_paths(files: list[Path]) -> Iterator[tuple[str, str]]:
-    return ((str(path), path.parent.name) for path in files)
 
 
 def run_all(tree: Path, sources: Path, roots: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import click
@@ -70,15 +70,13 @@ MAKE = re.compile(r"`make ([^`\s]+)`")
 HEADING = re.compile(r"#{1,6} +(.+?) *#*")
 
 
-class Block(NamedTuple):
-    language: str
-    text: str
+Block = tuple[str, str]  # language and text
 
 
 def split_page(text: str) -> tuple[str, list[Block]]:
     parts = FENCE.split(text)  # prose, language, block, what is behind its end, prose …
     assert len(parts) % 4 == 1, "a fenced block has no end"
-    return "\n".join(parts[::4]), [Block(*each) for each in zip(parts[1::4], parts[2::4], strict=True)]
+    return "\n".join(parts[::4]), list(zip(parts[1::4], parts[2::4], strict=True))
 
 
 def anchors_of(text: str) -> set[str]:
@@ -244,10 +242,9 @@ def check_command(line: str) -> None:
 
 
 def command_lines(blocks: Sequence[Block]) -> Iterator[str]:
-    for block in blocks:
-        if block.language == "sh":
-            joined = re.sub(r"\\\n\s*", " ", block.text)
-            yield from (line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    for text in (text for language, text in blocks if language == "sh"):
+        joined = re.sub(r"\\\n\s*", " ", text)
+        yield from (line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#"))
 
 
 def wrong_commands(text: str) -> list[str]:

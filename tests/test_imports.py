@@ -96,10 +96,6 @@ def imports_of(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def ours(module: str) -> frozenset[str]:
-    return imports_of(module) & set(MODULES)
-
-
 def package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
@@ -107,7 +103,7 @@ def package_of(module: str) -> str:
 def upward(module: str) -> Iterator[str]:
     """The imports of ``module`` that go against the order of `LEVELS`."""
     own = package_of(module)
-    for other in sorted(ours(module)):
+    for other in sorted(imports_of(module) & set(MODULES)):
         package = package_of(other)
         is_leaf = package in LEAVES and LEVEL_OF[package] == LEVEL_OF[own]
         if package != own and not is_leaf and LEVEL_OF[package] >= LEVEL_OF[own]:
@@ -192,22 +188,19 @@ def test_packages_stay_small_and_say_what_belongs_in_them() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("started", "unwanted"),
-    [
+def test_tasks_and_commands_start_without_what_they_do_not_need() -> None:
+    for started, unwanted in (
         ("mapreduce.normalize, mapreduce.shard", {"tensorflow", "pyarrow.compute"}),
         ("mapreduce.cli", {"jinja2", "matplotlib", "train"}),
-    ],
-)
-def test_tasks_and_commands_start_without_what_they_do_not_need(started: str, unwanted: set[str]) -> None:
-    succeeded(run("python", "-c", f"import sys, {started}; sys.exit(bool({unwanted} & set(sys.modules)))"))
+    ):
+        succeeded(run("python", "-c", f"import sys, {started}; sys.exit(bool({unwanted} & set(sys.modules)))"))
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("words", ["train/toolchain/build_horovod.py", "-m train.toolchain.build_records_op"])
-def test_a_second_installation_takes_what_the_first_built(words: str) -> None:
-    printed = succeeded(run("python", *words.split())).stdout
-    assert "is in the cache" in printed and "is installed" in printed
+def test_a_second_installation_takes_what_the_first_built() -> None:
+    for words in ("train/toolchain/build_horovod.py", "-m train.toolchain.build_records_op"):
+        printed = succeeded(run("python", *words.split())).stdout
+        assert "is in the cache" in printed and "is installed" in printed
 
 
 @pytest.mark.integration

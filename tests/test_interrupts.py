@@ -37,19 +37,6 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True)
-class Stop:
-    """A signal, to all processes of a stage or to its first alone."""
-
-    number: signal.Signals
-    everyone: bool
-
-
-CTRL_C = Stop(signal.SIGINT, everyone=True)
-SCHEDULER = Stop(signal.SIGTERM, everyone=False)
-KILL = Stop(signal.SIGKILL, everyone=True)
-
-
 class Running(Session):
     def __init__(self, stage: Stage, source: Path, root: Path, **variables: str) -> None:
         words = ["ingest", str(source)] if stage.name == "ingest" else [stage.name, "-r", "local"]
@@ -66,9 +53,9 @@ class Running(Session):
             return False
         return True
 
-    def stop(self, how: Stop) -> None:
-        """Send the signal, and see every process of the session end."""
-        (os.killpg if how.everyone else os.kill)(self.process.pid, how.number)
+    def stop(self, number: signal.Signals, everyone: bool) -> None:
+        """Send the signal, to all processes or to the first alone, and see every process of the session end."""
+        (os.killpg if everyone else os.kill)(self.process.pid, number)
         self.wait()
         wait_until(lambda: not self.processes(), message=self.processes)
 
@@ -86,17 +73,17 @@ def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TRIES = 5  # a stage of few files may be done before its observer is given the processor again
-
-
-CASES = [(stage, how) for stage in STAGES for how in (CTRL_C, KILL)]
+CASES = [(stage, number, True) for stage in STAGES for number in (signal.SIGINT, signal.SIGKILL)]
 
 
 @pytest.mark.parametrize(
-    ("stage", "how"),
-    [*(pytest.param(*case, marks=pytest.mark.witness) for case in CASES), (STAGES[1], SCHEDULER)],
-    ids=lambda each: each.name if isinstance(each, Stage) else each.number.name,
+    ("stage", "number", "everyone"),
+    [*(pytest.param(*case, marks=pytest.mark.witness) for case in CASES), (STAGES[1], signal.SIGTERM, False)],
+    ids=lambda each: getattr(each, "name", "all" if each else "first"),
 )
-def test_a_stopped_stage_goes_on(stage: Stage, how: Stop, digits: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_stopped_stage_goes_on(
+    stage: Stage, number: signal.Signals, *, everyone: bool, digits: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     for earlier in STAGES[: STAGES.index(stage)]:
         shutil.copytree(undisturbed / earlier.folder, root / earlier.folder)
@@ -104,7 +91,7 @@ def test_a_stopped_stage_goes_on(stage: Stage, how: Stop, digits: Path, undistur
         shutil.rmtree(root / stage.folder, ignore_errors=True)
         stopped = Running(stage, digits, root)
         if stopped.reaches(lambda: list(root.glob(stage.sign))):
-            stopped.stop(how)
+            stopped.stop(number, everyone)
             if not (root / stage.marker).exists():
                 break
     else:
@@ -112,7 +99,7 @@ def test_a_stopped_stage_goes_on(stage: Stage, how: Stop, digits: Path, undistur
     again = Running(stage, digits, root)
     assert again.wait() == 0, again.errors()
     assert contents(root / stage.folder, "run.json") == contents(undisturbed / stage.folder, "run.json")
-    if how is KILL:
+    if number == signal.SIGKILL:
         assert stopped.process.returncode == -signal.SIGKILL
         if stage.name == "shard":
             succeeded(ringslice("verify", root, "--every-stage"))
@@ -140,7 +127,7 @@ def test_long_tasks_end_with_it(number: signal.Signals, when: str, slow: Running
     if number == signal.SIGKILL:  # a task that takes no other signal ends, too
         slow.wait_until("every task at work", lambda: len(list(tmp_path.glob(attempts))) >= len(slow.tasks()))
         slow.tasks()[0].send(signal.SIGSTOP)
-    slow.stop(Stop(number, everyone=False))
+    slow.stop(number, everyone=False)
     assert slow.process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
 
 
@@ -153,7 +140,7 @@ def test_sort_ends_with_its_command(undisturbed: Path, tmp_path: Path) -> None:
     path = f"{BIN}{os.pathsep}{programs}{os.pathsep}{os.environ['PATH']}"
     running = Running(STAGES[2], Path(), tmp_path / "root", PATH=path)
     running.wait_until("sort", lambda: running.processes("sleep"))
-    running.stop(Stop(signal.SIGKILL, everyone=False))
+    running.stop(signal.SIGKILL, everyone=False)
 
 
 def test_a_task_that_dies_alone_is_reported(slow: Running) -> None:

@@ -82,14 +82,6 @@ class Scheduler:
     def trigger(self, dag: str, params: Params, run: str) -> None:
         self.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "conf": params, "logical_date": None})
 
-    def refusal(self, dag: str, params: Params, run: str) -> str:
-        """Status and text of the answer to a trigger; of status 200 without text."""
-        try:
-            self.trigger(dag, params, run)
-        except urllib.error.HTTPError as error:
-            return f"{error.code} {error.read().decode()}"
-        return "200 "
-
     def runs(self, dag: str) -> dict[str, str]:
         return {each["dag_run_id"]: each["state"] for each in self.api("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
 

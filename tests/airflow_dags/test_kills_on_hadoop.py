@@ -90,13 +90,7 @@ def left_on(cluster: Cluster, folder: Place) -> list[Process] | bool:
     ids=lambda kills: ", ".join(map(" ".join, kills)),
 )
 def test_kills_in_the_dataset(
-    kills: Kills,
-    scheduler: Scheduler,
-    undisturbed: Dataset,
-    *,
-    hdfs: Place,
-    hadoop: Cluster,
-    run: str,
+    kills: Kills, scheduler: Scheduler, undisturbed: Dataset, *, hdfs: Place, hadoop: Cluster, run: str
 ) -> None:
     root = hdfs / "root"
     scheduler.trigger("image_dataset", undisturbed.params(root) | {"runner": "hadoop"}, run)

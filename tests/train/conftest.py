@@ -17,7 +17,6 @@ from sklearn.datasets import load_digits
 from etl.storage.place import Place, open_place
 from tests.lib.commands import succeeded
 from tests.lib.inline import ingest_here, normalize_here, shard_here
-from tests.lib.torch_ranks.running import require_torch
 
 MODEL = "tests.lib.ranks.tiny:normed"
 
@@ -37,11 +36,6 @@ def root(digits_root: Path, tmp_path: Path) -> Path:
     """A root with the slices of the digits, without runs."""
     shutil.copytree(digits_root / "slices", tmp_path / "digits/slices")
     return tmp_path / "digits"
-
-
-@pytest.fixture
-def torch_environment() -> None:
-    require_torch()
 
 
 @dataclass(frozen=True)

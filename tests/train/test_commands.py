@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, starte
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from tests.lib.train_in_process import evaluate_here, export_here, train_here
 from train.export import command as export_command
-from train.parallel.endings import LOST, describe_exit
+from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
 from train.predict import command as predict_command
 from train.read_bench import show
@@ -47,9 +48,8 @@ from train.tf_backend.throughput import WAYS, Rate, Throughput
 RANK = "t/main.py --run x"
 
 
-@pytest.mark.parametrize(
-    ("ranks", "line"),
-    [
+def test_each_strategy_has_its_launcher() -> None:
+    for ranks, line in (
         (Ranks(), f"py {RANK}"),
         (Ranks(count=2), f"py -P -m horovod.runner.launch -np 2 py {RANK}"),
         (Ranks(hosts="a:2,b:1"), f"py -P -m horovod.runner.launch -np 3 -H a:2,b:1 py {RANK}"),
@@ -61,10 +61,8 @@ RANK = "t/main.py --run x"
         (Ranks("synchronous-parameter-server", 2, 3), f"py t/launch.py --workers 2 --servers 3 {RANK}"),
         (Ranks("ddp", 1), f"py {RANK}"),
         (Ranks("ddp", 2), f"py -P -m torch.distributed.run --standalone --nproc-per-node 2 -- {RANK}"),
-    ],
-)
-def test_each_strategy_has_its_launcher(ranks: Ranks, line: str) -> None:
-    assert ranks.command_line("py", "t", "main.py", ["--run", "x"]) == line.split()
+    ):
+        assert ranks.command_line("py", "t", "main.py", ["--run", "x"]) == line.split()
 
 
 def shown_of(launcher: str, text: str, status: int = 1) -> tuple[int, str]:
@@ -174,26 +172,19 @@ def test_json_is_asked_for_by_an_option_or_a_variable() -> None:
     assert [is_json([], {"RINGSLICE_JSON": value}) for value in ("1", "0", "")] == [True, False, False]
 
 
-def test_an_export_in_several_processes_is_refused(tmp_path: Path) -> None:
+def test_an_export_or_an_evaluation_in_several_processes_is_refused(tmp_path: Path) -> None:
     """Before any of them waits for the others."""
-    workers = {"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}}
-    server = {"cluster": {"chief": ["h1:1"], "worker": ["h2:1"], "ps": ["h3:1"]}, "task": {"type": "chief", "index": 0}}
+    workers = json.dumps({"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}})
+    cluster = {"chief": ["h1:1"], "worker": ["h2:1"], "ps": ["h3:1"]}
     for variables in (
         {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
         {"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"},
-        *({"TF_CONFIG": json.dumps(each)} for each in (workers, server)),
+        {"TF_CONFIG": workers},
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})},
     ):
         failed(export_here("--data", tmp_path, cwd=tmp_path, **variables), 2, "train/export.py is one process: start")
-
-
-def test_an_evaluation_in_processes_of_tf_config_is_refused(tmp_path: Path) -> None:
-    config = json.dumps({"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 0}})
     words = ("--data", tmp_path, "--strategy", "multi-worker-mirrored")
-    failed(evaluate_here(*words, TF_CONFIG=config), 2, "TF_CONFIG has several workers, and an evaluation is one")
-
-
-def test_a_signal_without_a_name_is_described() -> None:
-    assert [describe_exit(-number) for number in (9, 40)] == ["was killed (SIGKILL)", "was killed (signal 40)"]
+    failed(evaluate_here(*words, TF_CONFIG=workers), 2, "TF_CONFIG has several workers, and an evaluation is one")
 
 
 def test_scripts_that_need_tensorflow_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -208,22 +199,19 @@ def test_scripts_that_need_tensorflow_name_it(monkeypatch: pytest.MonkeyPatch, t
     failed(predict, 3, line.format(sys.prefix, "train/predict.py"))
 
 
-@pytest.mark.parametrize("word", ["-oh_out", "-ohdfs://x/y", "-nph"])
-def test_an_option_with_its_value_is_passed_on(word: str) -> None:
+def test_an_option_with_its_value_is_passed_on() -> None:
     """An h in it is not a request for help."""
-    for name, command in start_command.commands.items():
-        assert command.make_context(name, ["root", word]).params["words"] == ("root", word)
+    for command, word in product(start_command.commands.values(), ("-oh_out", "-ohdfs://x/y", "-nph")):
+        assert command.make_context("x", ["root", word]).params["words"] == ("root", word)
         with pytest.raises(click.exceptions.Exit):
-            command.make_context(name, ["root", word, "-h"])
+            command.make_context("x", ["root", word, "-h"])
 
 
-@pytest.mark.parametrize(("strategy", "evaluation"), [("pipeline", "ddp"), ("parameter-server", "horovod")])
-def test_evaluation_takes_the_framework_of_a_strategy(
-    strategy: str, evaluation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_takes_the_framework_of_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable is for train and evaluate alike."""
-    monkeypatch.setenv("RINGSLICE_STRATEGY", strategy)
-    assert start_command.commands["evaluate"].make_context("evaluate", ["root"]).params["strategy"] == evaluation
+    for strategy, evaluation in (("pipeline", "ddp"), ("parameter-server", "horovod")):
+        monkeypatch.setenv("RINGSLICE_STRATEGY", strategy)
+        assert start_command.commands["evaluate"].make_context("evaluate", ["root"]).params["strategy"] == evaluation
 
 
 START = """
@@ -243,29 +231,23 @@ AGAIN = "ringslice: interrupted; if champion.json is as before, run it again\n"
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("strategy", "steps", "status", "line"),
-    [
+def test_an_interrupt_is_reported_unless_the_work_was_done(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for strategy, steps, status, line in (
         ("mirrored", [INTERRUPT.format(60)], 130, AGAIN),  # before it has handlers
         ("mirrored", [IGNORE, SUMMARY, INTERRUPT.format(1)], 0, ""),  # at its end
         ("mirrored", [IGNORE, INTERRUPT.format(1), "os._exit(130)"], 130, ""),  # it has reported that
         ("multi-worker-mirrored", [INTERRUPT.format(60)], 130, AGAIN),
         ("multi-worker-mirrored", [SUMMARY, AWAIT, INTERRUPT.format(1), "os._exit(1)"], 1, ""),
         ("multi-worker-mirrored", ["os._exit(0)"], 1, ENDED.format("promote")),  # it was not interrupted
-    ],
-)
-def test_an_interrupt_is_reported_unless_the_work_was_done(
-    strategy: str, steps: list[str], status: int, line: str, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    words = ("python", "-c", START, strategy, "-u", "-c", "\n".join([BEGIN, *steps]), log)
-    with started(*words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
-        assert process.wait(PATIENCE_S) == status, log.read_text()
-    assert log.read_text().removeprefix("promote: done  \n") == line
+    ):
+        words = ("python", "-c", START, strategy, "-u", "-c", "\n".join([BEGIN, *steps]), log)
+        with started(*words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+            assert process.wait(PATIENCE_S) == status, log.read_text()
+        assert log.read_text().removeprefix("promote: done  \n") == line
 
 
 def torch_ringslice(*words: object) -> Finished:
-    require_torch()
     return in_torch("python", "-m", "mapreduce.cli", *words)
 
 
@@ -387,22 +369,6 @@ def test_a_rank_that_comes_late_is_waited_for(root: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_users_own_model_trains_once(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import keras\n"
-        "def linear(shape, classes):\n"
-        "    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])\n"
-    )
-    words = ("--data", root, "--model", "mine:linear", "--epochs", 4, "--lr", 0.01, "--json")
-    output = json.loads(succeeded(train_here(*words, cwd=tmp_path)).stdout)
-    assert output["model"] == "mine:linear"
-    assert output["test_accuracy"] > 0.8
-    again = json.loads(succeeded(train_here(*words, "--resume", cwd=tmp_path)).stdout)
-    assert (output["already_done"], again["already_done"]) == (False, True)
-    assert again["test_accuracy"] == output["test_accuracy"]
-
-
-@pytest.mark.integration
 def test_a_run_on_one_group_reads_that_group_only(digits_root: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(digits_root / "normalized", root / "normalized")
@@ -437,6 +403,7 @@ def test_each_way_is_measured_for_each_number_of_slices(digits_root: Path) -> No
     assert all(each["mb_per_s"] > 0 and each["cpu_s_per_gb"] > 0 for each in measured)
     assert [bool(each["records_per_s"]) for each in measured] == [False, False, True, True, True, True]
     assert "Exception" not in finished.stderr
+    failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
 
 
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,15 +414,10 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["records", "8", "800.0", "20,000", "2.0"] in rows
 
 
-def test_wrong_use_of_the_benchmark_is_one_line(digits_root: Path) -> None:
-    failed(ringslice_here("read-bench", digits_root, "--slices-at-once", 64), 2, "has 8 training slices")
-    failed(ringslice_here("read-bench", digits_root, "--seconds", 0), 2, "0.0 is not in the range x>0")
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_slice_that_is_missing_is_named(way: str, digits_root: Path, tmp_path: Path) -> None:
+def test_a_slice_that_is_missing_is_named(digits_root: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits_root / "slices/default", tmp_path / "default")
     (folder / "train/train-00003-of-00008.tfrecord").unlink()
     manifest = Manifest.from_json(json.loads((folder / "manifest.json").read_text()))
-    with pytest.raises(DataError, match=r"train-00003-of-00008\.tfrecord is missing"):
-        Throughput(open_place(str(folder)), manifest, "train", seconds=10).measure(way, 1)
+    for way in WAYS:
+        with pytest.raises(DataError, match=r"train-00003-of-00008\.tfrecord is missing"):
+            Throughput(open_place(str(folder)), manifest, "train", seconds=10).measure(way, 1)

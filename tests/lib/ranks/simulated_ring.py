@@ -5,7 +5,7 @@ what each rank does. A collective ends when all ranks are in it. And single beat
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from train.monitor.heartbeat import READING, Beat, Status
@@ -14,27 +14,12 @@ from train.monitor.kv_store import KVStoreClient
 from train.monitor.notes import Note, Verdict
 from train.monitor.stall_detector import Stalls, Timeouts
 
-BEAT = Beat(
-    rank=0,
-    size=4,
-    generation=0,
-    host="host0",
-    pid=100,
-    count=10,
-    epoch=1,
-    step=14,
-    phase="reading",
-    alone=False,
-    slice="train-00003-of-00008",
-    offset=123_456,
-    idle_s=46.0,
-    number=50,
-)
-
 
 def beat(rank: int, **fields: object) -> Beat:
     """One of ``rank``, of four, in its 10th phase, without progress for 46 s, but for ``fields``."""
-    return replace(BEAT, rank=rank, host=f"host{rank}", **fields)  # type: ignore[arg-type]
+    of_process = {"rank": rank, "size": 4, "generation": 0, "host": f"host{rank}", "pid": 100, "number": 50}
+    place = {"epoch": 1, "step": 14, "phase": "reading", "slice": "train-00003-of-00008", "offset": 123_456}
+    return Beat(**{**of_process, **place, "count": 10, "alone": False, "idle_s": 46.0, **fields})  # type: ignore[arg-type]
 
 
 RANKS = 3

@@ -21,7 +21,8 @@ def require_torch() -> None:
 
 
 def in_torch(*words: object, **variables: str) -> Finished:
-    """Run a command by the Python that has PyTorch."""
+    """Run a command by the Python that has PyTorch; see `require_torch`."""
+    require_torch()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return run(*words, variables=variables, PYTHONPATH=str(REPOSITORY), PATH=path)
 

@@ -145,19 +145,7 @@ def test_what_goes_wrong_is_raised_in_the_caller_once(error: BaseException, plac
     assert steps(place) == [30]
 
 
-def test_an_abandoned_one_leaves_nothing_half_written(place: Place, staging: Place, gate: Gate) -> None:
-    saver = Saver(place, staging, keep=2, progress=gate)
-    saver.submit(10, GROUPS, {})
-    assert gate.reached.wait(PATIENCE_S)
-    thread = in_background(saver.abandon)
-    gate.opened.set()
-    thread.join(PATIENCE_S)
-    saver.finish()
-    assert steps(place) == []
-    assert staging.children() == []
-
-
-def test_one_that_hangs_is_left_behind(
+def test_an_abandoned_one_leaves_nothing_half_written_and_is_left_behind_if_it_hangs(
     place: Place, staging: Place, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "ABANDON_S", 0.01)
@@ -167,6 +155,10 @@ def test_one_that_hangs_is_left_behind(
     saver.abandon()
     assert saver.is_busy
     assert [each.daemon for each in threading.enumerate() if each.name == "checkpoint 10"] == [True]  # nor by the end
+    gate.opened.set()
+    saver.finish()
+    assert steps(place) == []
+    assert staging.children() == []
     Saver(place, staging, keep=2).abandon()  # that never began
 
 

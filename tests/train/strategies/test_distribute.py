@@ -3,12 +3,9 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
-import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,8 +16,6 @@ from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, started
 from tests.lib.train_in_process import train_here
-from train.launch import tasks_of
-from train.parallel.cluster import SERVER, WORKER
 
 pytestmark = pytest.mark.integration
 
@@ -159,31 +154,6 @@ def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_onc
     assert json.loads((root / "runs/one/result.json").read_text())["result"]["test_accuracy"] > 0.9
 
 
-# argv are files that the two starts of the worker make. The server is lost, and then the chief ends, after the second.
-ENDING = """
-import json, os, signal, sys, time
-role, (first, second) = json.loads(os.environ["TF_CONFIG"])["task"]["type"], sys.argv[1:]
-if role == "worker":
-    is_first = not os.path.exists(first)
-    open(first if is_first else second, "w").close()
-    time.sleep(0 if is_first else 60)
-    sys.exit()
-while not os.path.exists(second):
-    time.sleep(0.05)
-if role == "ps":
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(2)
-"""
-
-
-def test_the_end_of_the_chief_counts_and_a_worker_that_ends_before_it_is_replaced(tmp_path: Path) -> None:
-    """Also if a server is lost shortly before it."""
-    (tmp_path / "ending.py").write_text(ENDING)
-    words = (tmp_path / each for each in ("ending.py", "first", "second"))
-    finished = succeeded(run("python", "train/launch.py", "--workers", 1, "--servers", 1, *words))
-    assert finished.stderr == "ringslice: worker 0 ended with status 0; it is replaced\n"
-
-
 @pytest.mark.witness
 def test_synchronous_workers_take_the_steps_of_copies_though_one_is_lost(root: Path) -> None:
     """What it has computed is computed again."""
@@ -223,54 +193,18 @@ def test_a_port_that_is_taken_is_named(role: str, root: Path) -> None:
     failed(result, 3, f"{role} 0 cannot serve 127.0.0.1:{port}")
 
 
-OTHER = "9.9"
-# The program of a server that looks for the chief only when that has ended: then there is the file $ENDED.
-LATE = """
-import os, runpy, sys, time
-from train.strategies import parameter_server
-look = parameter_server.await_end
-def look_late(*arguments):
-    while not os.path.exists(os.environ["ENDED"]):
-        time.sleep(0.05)
-    return look(*arguments)
-parameter_server.await_end = look_late
+# The program of processes of which the workers have another version of a user's code.
+OTHER_VERSION = """
+import json, os, runpy, sys
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
+    os.environ["RINGSLICE_CODE"] = "v2"
 sys.argv[0] = "train/main.py"
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """A copy of the code, installed as another version."""
-    folder = tmp_path / "other"
-    for name in ("etl", "mapreduce", "train"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(REPOSITORY / "ringslice_entry.py", folder)
-    metadata = folder / f"ringslice-{OTHER}.dist-info/METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: ringslice\nVersion: {OTHER}\n")
-    return folder
-
-
-def test_the_rank_with_another_version_is_named(root: Path, other: Path, tmp_path: Path) -> None:
-    """A worker, which the chief reports; ranks that form a ring compare theirs in tests/train/runs/test_checks.py."""
-    words = ("--data", root, "--strategy", "synchronous-parameter-server", "--model", "mlp", "--max-steps", 1)
-    with ExitStack() as stack:
-        processes = []
-        for task in tasks_of((), chief=1, ps=1, worker=1):
-            folder = other if task.role == WORKER else REPOSITORY
-            program = ("-c", LATE) if task.role == SERVER else (folder / "train/main.py",)
-            variables = {"PYTHONPATH": str(folder), "TF_CONFIG": task.variables["TF_CONFIG"]}
-            variables["ENDED"] = str(tmp_path / "ended")
-            command = (sys.executable, *program, *words)
-            processes.append(stack.enter_context(started(*command, log=tmp_path / task.role, **variables)))
-        chief, *others = processes
-        status = chief.wait(120)
-        (tmp_path / "ended").touch()
-        for each in others:
-            each.wait(120)
-    lines = (tmp_path / "chief").read_text().splitlines()
-    assert status == 3, lines
-    [line] = [each for each in lines if "error: " in each]
-    name = socket.gethostname()
-    assert re.search(rf": worker 0 on {name} has ringslice {OTHER}, the chief has (none|[\d.]+);", line)
+def test_the_worker_with_another_version_is_named(root: Path, tmp_path: Path) -> None:
+    """By the chief; ranks that form a ring compare theirs in tests/train/runs/test_checks.py."""
+    (tmp_path / "other.py").write_text(OTHER_VERSION)
+    finished = launch_served(tmp_path / "other.py", "--data", root, *SYNCHRONOUS, "--model", "mlp", "--max-steps", 1)
+    failed(finished, 3, f": worker 0 on {socket.gethostname()} has $RINGSLICE_CODE v2, the chief has none;")

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -44,22 +45,21 @@ def test_copies_have_nearly_as_many_examples_as_each_other() -> None:
     assert list(tf.concat(divided(numbers, COPIES, in_turn=False), 0).numpy()) == list(range(BATCH * COPIES))
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("skipped", [[], [0, 7, 8, 400]])
-def test_workers_have_nearly_as_many_examples_as_each_other(accumulate: int, skipped: list[int]) -> None:
+def test_workers_have_nearly_as_many_examples_as_each_other() -> None:
     """Those of the copies of `mirrored`, if none is skipped; each example once."""
-    weights = weights_of_step(718, BATCH * COPIES)
-    weights[skipped] = 0
-    numbers = np.arange(len(weights))
-    columns = [tf.constant(each) for each in (numbers.astype(str), numbers, weights)]
-    parts = divide([*columns, tf.constant(5)], COPIES, accumulate)
-    sizes = [len(each[1]) for each in parts]
-    assert len(parts) == COPIES * accumulate
-    assert max(sizes) - min(sizes) <= 1
-    assert sorted(np.concatenate([each[1] for each in parts])) == np.flatnonzero(weights).tolist()
-    if not skipped:
-        second = np.concatenate([each[1] for each in parts[accumulate : 2 * accumulate]])
-        assert second.tolist() == list(range(1, 718, COPIES))
+    for accumulate, skipped in product((1, 3), ([], [0, 7, 8, 400])):
+        weights = weights_of_step(718, BATCH * COPIES)
+        weights[skipped] = 0
+        numbers = np.arange(len(weights))
+        columns = [tf.constant(each) for each in (numbers.astype(str), numbers, weights)]
+        parts = divide([*columns, tf.constant(5)], COPIES, accumulate)
+        sizes = [len(each[1]) for each in parts]
+        assert len(parts) == COPIES * accumulate
+        assert max(sizes) - min(sizes) <= 1
+        assert sorted(np.concatenate([each[1] for each in parts])) == np.flatnonzero(weights).tolist()
+        if not skipped:
+            second = np.concatenate([each[1] for each in parts[accumulate : 2 * accumulate]])
+            assert second.tolist() == list(range(1, 718, COPIES))
 
 
 def test_each_of_the_workers_adds_its_share_of_a_change_of_batch_norm() -> None:

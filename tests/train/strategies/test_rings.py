@@ -58,27 +58,23 @@ def reduced(tensor: tf.Tensor, op: object) -> tf.Tensor:
 
 
 @pytest.fixture
-def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
-    for name, value in (("init", lambda: None), ("rank", lambda: 1), ("size", lambda: 2)):
-        monkeypatch.setattr(hvd, name, value)
-    monkeypatch.setattr(hvd, "allgather_object", lambda value: [value + 1, value])
-    monkeypatch.setattr(hvd, "allreduce", reduced)
-    return Ring(Monitor(), generation=3)
-
-
-@pytest.fixture
-def replicas(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> RingReplicas:
-    """What it reduces in a group must be of one type, as Horovod's groups are."""
+def replicas(monkeypatch: pytest.MonkeyPatch) -> RingReplicas:
+    """Those of rank 1 of two. What they reduce in a group must be of one type, as Horovod's groups are."""
 
     def reduce_group(tensors: Sequence[tf.Tensor], op: object) -> list[tf.Tensor]:
         assert len({each.dtype for each in tensors}) == 1
         return [reduced(each, op) for each in tensors]
 
+    for name, value in (("init", lambda: None), ("rank", lambda: 1), ("size", lambda: 2)):
+        monkeypatch.setattr(hvd, name, value)
+    monkeypatch.setattr(hvd, "allgather_object", lambda value: [value + 1, value])
+    monkeypatch.setattr(hvd, "allreduce", reduced)
     monkeypatch.setattr(hvd, "grouped_allreduce", reduce_group)
-    return RingReplicas(ring, Monitor())
+    return RingReplicas(Ring(Monitor()), Monitor())
 
 
-def test_gradients_are_averaged_and_statistics_summed(ring: Ring, replicas: RingReplicas) -> None:
+def test_gradients_are_averaged_and_statistics_summed(replicas: RingReplicas) -> None:
+    ring = Ring(Monitor(), generation=3)
     assert (ring.rank, ring.size, ring.generation) == (1, 2, 4)
     tensors = [tf.constant([2.0, 4.0]), tf.constant(6.0)]
     assert [each.numpy().tolist() for each in replicas.average(tensors)] == [[3, 6], 9]
@@ -177,25 +173,22 @@ def restore(memories: Sequence[ElasticState]) -> list[Found | None]:
     return on_ranks(len(memories), of_rank)
 
 
-@pytest.mark.parametrize("source", [0, 1, 2])
-def test_all_go_on_from_the_newest_commit_of_any(source: int) -> None:
+def test_all_go_on_from_the_newest_commit_of_any() -> None:
     """The others are new, or missed the last one."""
-    memories = [memory(), memory(), memory()]
-    memories[source - 1] = memory(position(4), 0.25, 9)
-    memories[source] = memory(position(10), 0.5, steps_since=3)
-    for found in restore(memories):
-        assert found is not None
-        at, weights, lines = found
-        assert (at.step, at.reader.taken, at.rolled_back) == (10, 10, 1 + 3)
-        assert weights == [0.5, 0.5]
-        assert lines == [{"kind": "step", "step": 10}]
+    for source in range(3):
+        memories = [memory(), memory(), memory()]
+        memories[source - 1] = memory(position(4), 0.25, 9)
+        memories[source] = memory(position(10), 0.5, steps_since=3)
+        for found in restore(memories):
+            assert found is not None
+            at, weights, lines = found
+            assert (at.step, at.reader.taken, at.rolled_back) == (10, 10, 1 + 3)
+            assert weights == [0.5, 0.5]
+            assert lines == [{"kind": "step", "step": 10}]
 
 
-def test_an_epoch_counts_more_than_nothing_and_less_than_a_step() -> None:
-    """At the same step, a rank that has begun the next epoch is ahead."""
+def test_at_the_same_step_a_rank_that_has_begun_the_next_epoch_is_ahead() -> None:
+    """Without a commit the run begins, or goes on from a checkpoint."""
     found = restore([memory(position(10), 0.25), memory(position(10, epoch=2), 0.5)])
     assert [each and (each[0].epoch, each[1]) for each in found] == [(2, [0.5, 0.5])] * 2
-
-
-def test_without_a_commit_the_run_begins_or_goes_on_from_a_checkpoint() -> None:
     assert restore([memory(), memory()]) == [None, None]

@@ -14,21 +14,20 @@ import pytest
 from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, run, succeeded
 from train.toolchain import cuda
 from train.toolchain.build_horovod import BuildError, add_cache_option, cuda_tensorflow_version
-from train.toolchain.cuda import MissingError, find_home, gpu_settings, packaged_nccl
+from train.toolchain.cuda import MissingError, find_home, packaged_nccl
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("variables", [{}, {"HOME": "/elsewhere"}, {"HOME": "/elsewhere", "XDG_CACHE_HOME": "/cache"}])
-def test_make_and_the_builds_have_one_cache(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_and_the_builds_have_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    parser = argparse.ArgumentParser()
-    add_cache_option(parser, "wheels")
-    words = ["env", "-i", f"PATH={os.environ['PATH']}", *(f"{name}={value}" for name, value in variables.items())]
-    result = succeeded(run(*words, "make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)).stdout
-    assert result.count(f'--cache "{parser.parse_args([]).cache}"') == 2
+    for variables in ({}, {"HOME": "/elsewhere"}, {"XDG_CACHE_HOME": "/cache"}):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        add_cache_option(parser := argparse.ArgumentParser(), "wheels")
+        kept = [f"{name}={os.environ[name]}" for name in ("PATH", "HOME", "XDG_CACHE_HOME") if name in os.environ]
+        words = ("env", "-i", *kept, "make", "--dry-run", "--always-make", "install")
+        assert succeeded(run(*words)).stdout.count(f'--cache "{parser.parse_args([]).cache}"') == 2
 
 
 STAND_IN = """#!/bin/sh
@@ -76,16 +75,6 @@ def test_folders_of_variables_precede_the_usual_ones(tmp_path: Path) -> None:
         find_home("bin/nvcc", "CUDA_HOME", (), {"CUDA_HOME": absent})
 
 
-def test_settings_name_both_and_link_nccl_shared(tmp_path: Path) -> None:
-    homes = {
-        "CUDA_HOME": home_of(tmp_path / "cuda", "bin/nvcc"),
-        "NCCL_HOME": home_of(tmp_path / "nccl", "include/nccl.h"),
-    }
-    expected = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
-    expected |= {f"HOROVOD_{name}": home for name, home in homes.items()}
-    assert expected.items() <= gpu_settings(tmp_path, tmp_path, homes).items()
-
-
 def test_packaged_nccl_has_the_linkers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "site"))
     with pytest.raises(MissingError, match=r"NCCL is missing; install TensorFlow's CUDA packages: pip install"):
@@ -97,14 +86,16 @@ def test_packaged_nccl_has_the_linkers_name(tmp_path: Path, monkeypatch: pytest.
     assert os.readlink(home / "lib/libnccl.so").endswith("nvidia/nccl/lib/libnccl.so.2")
 
 
-@pytest.mark.parametrize(
-    ("installed", "named"),
-    [(["tensorflow_cpu"], "tensorflow-cpu"), (["tensorflow", "tensorflow-cpu"], "tensorflow and tensorflow-cpu")],
-)
-def test_an_environment_for_cpus_is_refused(installed: list[str], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [SimpleNamespace(name=name) for name in installed])
-    with pytest.raises(BuildError, match=f"needs tensorflow.and-cuda. alone, and here is {named}; run: make install"):
-        cuda_tensorflow_version()
+def test_an_environment_for_cpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for installed, named in (
+        (["tensorflow_cpu"], "tensorflow-cpu"),
+        (["tensorflow", "tensorflow-cpu"], "tensorflow and tensorflow-cpu"),
+    ):
+        found = [SimpleNamespace(name=name) for name in installed]
+        monkeypatch.setattr(importlib.metadata, "distributions", lambda found=found: found)
+        line = f"needs tensorflow.and-cuda. alone, and here is {named}; run: make install"
+        with pytest.raises(BuildError, match=line):
+            cuda_tensorflow_version()
 
 
 # what Horovod's source calls unless it is changed

@@ -2,8 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from tests.lib.commands import REPOSITORY, run
 from tests.lib.examples import EVERYTHING, batch_of, example, manifest_of
 from train.reader.batches import RecordBatch
 from train.torch_backend.decode import Decoder
-from train.torch_backend.decode_pool import DecodePool, DecodeProcesses, DecodeThreads, Seeds
+from train.torch_backend.decode_pool import DecodeProcesses, DecodeThreads, Seeds
 
 pytestmark = [pytest.mark.integration, pytest.mark.witness]
 
@@ -46,18 +44,14 @@ def test_pixels_are_those_of_threads() -> None:
     assert not np.array_equal(expected.pixels[0], expected.pixels[4])
 
 
-MAKE: list[Callable[[], DecodePool]] = [partial(DecodeThreads, DECODER, 2), partial(DecodeProcesses, DECODER, 2, 1)]
-
-
-@pytest.mark.parametrize("make", MAKE, ids=["threads", "processes"])
-def test_a_picture_that_cannot_be_decoded_is_named(make: Callable[[], DecodePool]) -> None:
-    pool = make()
+def test_a_picture_that_cannot_be_decoded_is_named() -> None:
     examples = [example(0, "PNG"), example(1, "RAW")]
-    begun = pool.begin(batch_of(examples), SEEDS[:2])
-    with pytest.raises(DataError, match=r"^0001: its slice has a picture that cannot be decoded"):
-        begun.result()
-    begun.cancel()
-    assert pool.begin(batch_of(examples[:1]), SEEDS[:1]).result() == [(0, b"0000")]
+    for pool in (DecodeThreads(DECODER, 2), DecodeProcesses(DECODER, 2, 1)):
+        begun = pool.begin(batch_of(examples), SEEDS[:2])
+        with pytest.raises(DataError, match=r"^0001: its slice has a picture that cannot be decoded"):
+            begun.result()
+        begun.cancel()
+        assert pool.begin(batch_of(examples[:1]), SEEDS[:1]).result() == [(0, b"0000")]
 
 
 def test_a_process_that_is_lost_is_named() -> None:

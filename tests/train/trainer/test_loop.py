@@ -60,16 +60,12 @@ def resume(made: TrainedRun, *words: object) -> Finished:
     return train_here(*made.training, "--resume", "--epochs", 3, "--decay-until", 3, *words)
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "line"),
-    [
-        (("--batch", 41), 2, "--batch 41 is more than a rank's share of 40 of the 40 training examples;"),
-        (("--device", "gpu"), 3, "or give --device cpu ($CUDA_VISIBLE_DEVICES is '', which hides all)"),
-    ],
-    ids=["batch", "gpu"],
-)
-def test_what_no_rank_can_do(words: tuple[object, ...], status: int, line: str, root: Path) -> None:
-    failed(train_here("--data", root, "--model", "mlp", *words, CUDA_VISIBLE_DEVICES=""), status, line)
+def test_what_no_rank_can_do(root: Path) -> None:
+    words = ("--data", root, "--model", "mlp")
+    batch = train_here(*words, "--batch", 41)
+    failed(batch, 2, "--batch 41 is more than a rank's share of 40 of the 40 training examples;")
+    device = train_here(*words, "--device", "gpu", CUDA_VISIBLE_DEVICES="")
+    failed(device, 3, "or give --device cpu ($CUDA_VISIBLE_DEVICES is '', which hides all)")
     assert [path.name for path in root.iterdir()] == ["slices"]
 
 
@@ -77,21 +73,13 @@ def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--model", "mlp"), f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"),
-        ((), "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"),
-    ],
-    ids=["settings", "model of the same name"],
-)
-def test_another_trainings_checkpoint(
-    words: tuple[object, ...], line: str, copied: TrainedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_trainings_checkpoint(copied: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(copied.root)
-    if not words:
-        monkeypatch.setattr(tiny, "normed", other_model)
-    failed(resume(copied, *words), 2, line)
+    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"
+    failed(resume(copied, "--model", "mlp"), 2, line)
+    monkeypatch.setattr(tiny, "normed", other_model)
+    line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"
+    failed(resume(copied), 2, line)
     assert contents(copied.root) == before
 
 
@@ -162,31 +150,17 @@ def test_the_state_is_copied_once_the_last_checkpoint_is_written(root: Path, mon
     assert not any(at_work)
 
 
-def test_a_run_folder_that_cannot_be_made(root: Path) -> None:
-    (root / "runs").write_text("in the way")
-    failed(train_here("--data", root, "--model", "mlp", "--batch", 5), 3, f"{root / 'runs'}")
-
-
-DIVERGING = ("--model", "mlp", "--batch", 5, "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 10)
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        ((), "has diverged: the loss is nan by step "),
-        # takes no step whose gradient is not finite, so its weights stay as they are
-        (("--precision", "float16", "--model", "tests.lib.ranks.tiny:smooth"), "has diverged: "),
-    ],
-    ids=["float32", "float16"],
-)
-def test_a_training_that_diverges(more: tuple[object, ...], line: str, root: Path) -> None:
-    outcome = train_here("--data", root, *DIVERGING, *more, "--json")
-    failed(outcome, 1, line)
-    assert ", at a learning rate of" in outcome.stderr
-    assert outcome.stderr.count("without a validation split") == 1  # of a run that goes by its test split
-    assert outcome.stdout == ""
-    assert not list((root / "runs/run-0001").glob("checkpoints/*/checkpoint.json"))
-    assert not (root / "runs/run-0001/result.json").exists()
+def test_a_training_that_diverges(root: Path) -> None:
+    """In float16 it takes no step whose gradient is not finite, so its weights stay as they are."""
+    words = ("--data", root, "--batch", 5, "--lr", "1e30", "--warmup-epochs", 0, "--epochs", 10, "--json", "--model")
+    half = ("tests.lib.ranks.tiny:smooth", "--precision", "float16", "--run", "half")
+    for more, line in ((("mlp", "--run", "whole"), "the loss is nan by step "), (half, "")):
+        outcome = train_here(*words, *more)
+        failed(outcome, 1, f"has diverged: {line}")
+        assert ", at a learning rate of" in outcome.stderr
+        assert outcome.stderr.count("without a validation split") == 1  # of a run that goes by its test split
+        assert outcome.stdout == ""
+    assert not [*root.glob("runs/*/checkpoints/*/checkpoint.json"), *root.glob("runs/*/result.json")]
 
 
 def test_an_evaluation_without_a_finite_loss_ends_the_run(root: Path) -> None:
@@ -293,27 +267,24 @@ def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None
     summary = json.loads(outcome.stdout)
     assert (summary["ranks"], summary["accuracy"]) == (1, round(found["accuracy"], 4))
     assert {path.name for path in copied.folder.iterdir()} - {"logs"} == {*FINISHED, "evaluation-test.json"} - {"logs"}
-
-
-def test_an_accuracy_that_is_too_low_is_reported_and_kept(copied: TrainedRun) -> None:
+    again = json.loads(succeeded(train_here(*copied.training, "--epochs", 2, "--resume", "--json")).stdout)
+    assert (again["already_done"], again["test_accuracy"]) == (True, summary["accuracy"])
     outcome = evaluate_here(*copied.words, "--split", "validation", "--min-accuracy", 1)
-    accuracy = copied.read("evaluation-validation.json")["accuracy"]
+    accuracy = copied.read("evaluation-validation.json")["accuracy"]  # it is reported, and kept
     assert accuracy == copied.read("result.json")["epochs"][-1]["validation_accuracy"] < 1
     failed(outcome, 1, f"accuracy {accuracy:.4f} on validation is below --min-accuracy 1 ({copied.folder}")
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
+def test_wrong_use(trained: TrainedRun) -> None:
+    before = sorted(trained.root.rglob("*"))
+    words: tuple[str, ...]
+    for words, line in (
         (("--run", "other"), "runs/other has no finished checkpoint"),
         ((), "has a number as its name; give --run NAME, or train one"),
         (("--run", "mine", "--split", "dev"), "--split 'dev': "),
         (("--run", "mine", "--min-accuracy", "90"), "--min-accuracy 90 is out of range"),
-    ],
-)
-def test_wrong_use(words: tuple[str, ...], line: str, trained: TrainedRun) -> None:
-    before = sorted(trained.root.rglob("*"))
-    failed(evaluate_here("--data", trained.root, *words), 2, line)
+    ):
+        failed(evaluate_here("--data", trained.root, *words), 2, line)
     assert sorted(trained.root.rglob("*")) == before
 
 
