@@ -97,25 +97,33 @@ class Lease:
 
         Raises BusyError if a living run has it.
         """
+        for _ in range(MAX_TRIES):
+            with suppress(TakenError):
+                return cls._take_once(work, what, tick)
+        raise _busy(what, "a run that began at this moment")
+
+    @classmethod
+    def _take_once(cls, work: Place, what: str, tick: Callable[[], None]) -> "Lease":
+        """Raises TakenError if another one began meanwhile, which may have it now, or have given up, too."""
+        number, dead = _look_round(work, what, tick)
         token = secrets.token_hex(4)
-        lease = cls(work, _next_number(work, what, tick), token)
+        lease = cls(work, number, token)
         # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
-        owner = json_bytes({**asdict(Owner.this_process()), "token": token})
+        own = json_bytes({**asdict(Owner.this_process()), "token": token})
         try:
-            lease._publish(owner)
+            lease._publish(own)
             lease.staging.make_folder()  # only now: staging without a lease is what another run has left
-            if max(_numbers(work), default=0) != lease.number or not lease._is_in_place(owner):
-                raise TakenError("a higher number was faster")
-        except BaseException as error:
-            for undo in (lambda: lease._withdraw(owner), lease.staging.delete, lease._delete_empty):
+            if set(_leases(work).values()) - dead != {own}:
+                raise TakenError("another one began")
+            lease._renewer.start()
+            lease._delete_predecessors()
+            return lease
+        except BaseException:
+            lease._stopped.set()
+            for undo in (lambda: lease._withdraw(own), lease.staging.delete, lease._delete_empty):
                 with suppress(OSError, EnvironmentFailure):  # the first error is the one to report
                     undo()
-            if isinstance(error, TakenError):
-                raise _busy(what, "a run that began at this moment") from None
             raise
-        lease._renewer.start()
-        lease._delete_predecessors()
-        return lease
 
     def check(self) -> None:
         """Raise EnvironmentFailure if another run has taken over."""
@@ -167,15 +175,10 @@ class Lease:
                 return
         raise _busy(str(self._work.parent), "a run that ends at this moment")
 
-    def _is_in_place(self, owner: bytes) -> bool:
-        """True if the lease of this number is in place, and that of ``owner``."""
-        try:
-            return self._place.read_bytes() == owner
-        except FileNotFoundError:
-            return False
-
-    def _withdraw(self, owner: bytes) -> None:
-        if self._is_in_place(owner):
+    def _withdraw(self, own: bytes) -> None:
+        """Delete the lease, which is ``own``, of a run that does not begin."""
+        self.staging.make_folder()  # before it looks: who takes over deletes it
+        if _leases(self._work).get(self.number) == own:
             withdraw(self._place, self.staging)
 
     def _renew(self) -> None:
@@ -220,26 +223,27 @@ def leased(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> I
 
 def require_free(work: Place, what: str) -> None:
     """Raise BusyError if a living run has the lease of ``work``, named ``what`` to people. Takes nothing."""
-    _next_number(work, what, lambda: None)
+    _look_round(work, what, lambda: None)
 
 
-def _next_number(work: Place, what: str, tick: Callable[[], None]) -> int:
+def _look_round(work: Place, what: str, tick: Callable[[], None]) -> tuple[int, set[bytes]]:
+    """A number beyond those of all that is there, so that it can be deleted, and the leases of holders that are dead.
+
+    Raises BusyError if one of them lives.
+    """
     left = [_number_of(info.base_name) for info in work.children()]  # before the leases, which those at work have
-    highest = max(_numbers(work), default=0)
-    if not highest:  # beyond what a killed run left, so that it is deleted
-        return 1 + max(left, default=0)
-    place = _place(work, highest)
-    try:
-        found = place.read_json()
-        owner = Owner(found["host"], found["pid"], found["started"])
-    except FileNotFoundError:  # released this moment
-        return highest + 1
-    except (DataError, KeyError, TypeError):
-        raise EnvironmentFailure(f"{place} is damaged; if nothing is at work on {what}, delete it") from None
-    is_here = owner.host == _host()
-    if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, tick)):
-        raise _busy(what, str(owner))
-    return highest + 1
+    leases = _leases(work)
+    for number, content in leases.items():
+        place = _place(work, number)
+        try:
+            found = place.parse_json(content)
+            owner = Owner(found["host"], found["pid"], found["started"])
+        except (DataError, KeyError, TypeError):
+            raise EnvironmentFailure(f"{place} is damaged; if nothing is at work on {what}, delete it") from None
+        is_here = owner.host == _host()
+        if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, tick)):
+            raise _busy(what, str(owner))
+    return 1 + max([0, *left, *leases]), set(leases.values())
 
 
 def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
@@ -267,6 +271,15 @@ def _number_of(name: str) -> int:
     """The number of the lease that a file or folder in the work folder belongs to; 0 if it is not a lease's."""
     found = _OF_A_LEASE.fullmatch(name)
     return int(found[1]) if found else 0
+
+
+def _leases(work: Place) -> dict[int, bytes]:
+    """The leases that are in place, by their numbers, the highest one first."""
+    leases = dict[int, bytes]()
+    for number in reversed(_numbers(work)):
+        with suppress(FileNotFoundError):  # given up this moment
+            leases[number] = _place(work, number).read_bytes()
+    return leases
 
 
 def _numbers(work: Place) -> list[int]:

@@ -57,23 +57,31 @@ def test_an_owner_on_another_host_may_end_while_it_is_watched(work: Place, monke
     take(work).release()
 
 
-def test_a_number_that_is_published_late_is_no_claim(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between looking and publishing two others had the stage: the second of them has it still."""
-    look = lease._next_number
+@pytest.mark.parametrize("is_higher", [False, True])
+def test_a_number_that_is_published_late_is_no_claim(
+    is_higher: bool, work: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking and publishing two others had the stage: the second of them has it still. The number is lower
+    than its own if the first one was killed, and higher if that ended, because numbers come again.
+    """
+    look = lease._look_round
     winners: list[Lease] = []
 
-    def look_and_sleep(*arguments: object) -> int:
-        number = look(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(lease, "_next_number", look)
-        with as_a_process_that_is_gone():
-            take(work)
+    def look_and_sleep(*arguments: object) -> tuple[int, set[bytes]]:
+        found = look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(lease, "_look_round", look)
+        if is_higher:
+            take(work).delete_work()
+        else:
+            with as_a_process_that_is_gone():
+                take(work)
         winners.append(take(work))
-        return number
+        return found
 
     with as_a_process_that_is_gone():
         take(work)
-    monkeypatch.setattr(lease, "_next_number", look_and_sleep)
-    with pytest.raises(BusyError, match="a run that began at this moment"):
+    monkeypatch.setattr(lease, "_look_round", look_and_sleep)
+    with pytest.raises(BusyError, match="is locked by process"):
         take(work)
     (winner,) = winners
     winner.check()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from etl.stages.run import Run, RunRecord
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
 from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, begun, require_finished, stage_in, work_on
-from tests.lib.faults import Fault, faulty
+from tests.lib.faults import Fault, FaultError, faulty
 
 STEP = 10
 OTHER = {**OLD, "config": {"size": 3}}
@@ -81,9 +82,15 @@ def test_who_sleeps_while_another_works(first: int, tmp_path: Path) -> None:
             sleep_while_another_works(place / f"{number}-{finishes}", number, finishes)
 
 
-def begin_two(work: Place, number: int) -> int:
-    """Take the lease while another does, at this call of storage; returns how many calls that takes."""
-    (work / "driver-000005-ab").make_folder()  # what a killed run has left
+def begin_two(work: Place, number: int, *, with_lease: bool) -> int:
+    """Take the lease while another does, at this call of storage; returns how many calls that takes. A killed run has
+    left its staging, and its lease or not.
+    """
+    if with_lease:
+        with as_a_process_that_is_gone():
+            Lease.take(work, "a test").stop_renewing()
+    else:
+        (work / "driver-000005-ab").make_folder()
     taken, sleep = list[Lease](), Sleep(number)
 
     def take(place: Place) -> None:
@@ -101,6 +108,21 @@ def begin_two(work: Place, number: int) -> int:
 
 
 def test_of_two_that_begin_at_once_one_has_the_lease(tmp_path: Path) -> None:
-    place = open_place(str(tmp_path))
-    for number in range(1, begin_two(place / "counted", 0) + 1):
-        begin_two(place / str(number), number)
+    for with_lease in (False, True):
+        place = open_place(str(tmp_path / str(with_lease)))
+        for number in range(1, begin_two(place / "counted", 0, with_lease=with_lease) + 1):
+            begin_two(place / str(number), number, with_lease=with_lease)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_storage_that_fails_while_a_run_begins_leaves_no_lease(after: bool, tmp_path: Path) -> None:
+    """Of a process that lives on."""
+    for number in count(1):
+        work, fault = open_place(str(tmp_path)) / str(number), Fault(number, after)
+        with suppress(FaultError):
+            Lease.take(faulty(work, fault), "a test")
+        if not fault.hit:
+            break
+        Lease.take(work, "a test").delete_work()
+        assert not work.exists(), number
+    assert number > 10
