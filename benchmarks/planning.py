@@ -184,7 +184,7 @@ def join(folder: Path) -> int:
     results = open_place(str(folder / "results"))
     lines = len(list((folder / "results").glob("line-*")))
     read = {line: LineResult.read_published(results, line) for line in range(lines)}
-    buckets = len(read[0].ends["found"])
+    buckets = len(read[0].bounds["found"]) - 1
     reconciler = Reconciler([str(number) for number in range(SLICES_OF_EXAMPLES)])
     for bucket in range(buckets):
         found, good = (read_rows(results, read, name, bucket) for name in ("found", "good"))

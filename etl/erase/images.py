@@ -6,7 +6,7 @@ that were found, and to repack the list of all live images.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any
@@ -28,7 +28,7 @@ from etl.stages.marker import Generation, fingerprint_of
 from etl.stages.run import Run, RunRecord
 from etl.storage.place import Place
 
-IN_PACKS, IN_PARTS, IN_SLICES = "packs", "parts", "slices"  # where an image may be
+IN_PACKS, IN_PARTS = "packs", "parts"  # kinds of lists
 
 ENDING = ".parquet"
 PACKS_AT_ONCE = 4
@@ -84,23 +84,25 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
     """
     asked = pa.array(keys, pa.string())
     contents = set[bytes]()
-    for _, _, table in chain(_lists(root), _examples(root)):
+    for table in chain((table for _, _, table in _lists(root)), (table for _, table in _examples(root))):
         contents.update(table["sha256"].filter(pc.is_in(table["key"], value_set=asked)).to_pylist())
     rows, examples = find_examples(root, contents)
-    holders = defaultdict[str, set[str]](set)
-    for kind, name, of_them in _with_contents(_lists(root), contents):
-        rows |= _rows_of(of_them)
-        holders[kind].add(name)
+    holders, wanted = defaultdict[str, set[str]](set), _sorted(contents)
+    for kind, name, table in _lists(root):
+        if len(of_them := _rows_with(wanted, table)):
+            rows |= _rows_of(of_them)
+            holders[kind].add(name)
     packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
     return Found(tuple(keys), frozenset(rows), packs, parts, examples, _count_live(root, packs, contents))
 
 
 def find_examples(root: Place, contents: Set[bytes]) -> tuple[set[Row], dict[str, dict[str, int]]]:
     """Keys and contents of the examples that have one of these contents; how many, by set of slices and by split."""
-    rows, counts = set[Row](), defaultdict[str, Counter[str]](Counter)
-    for _, name, of_them in _with_contents(_examples(root), contents):
-        rows |= _rows_of(of_them)
-        counts[name].update(of_them["split"].to_pylist())
+    rows, counts, wanted = set[Row](), defaultdict[str, Counter[str]](Counter), _sorted(contents)
+    for name, table in _examples(root):
+        if len(of_them := _rows_with(wanted, table)):
+            rows |= _rows_of(of_them)
+            counts[name].update(of_them["split"].to_pylist())
     return rows, {name: dict(sorted(by_split.items())) for name, by_split in sorted(counts.items())}
 
 
@@ -108,15 +110,9 @@ def _rows_of(table: pa.Table) -> set[Row]:
     return set(zip(table["key"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 
 
-def _with_contents(
-    tables: Iterable[tuple[str, str, pa.Table]], contents: Set[bytes]
-) -> Iterator[tuple[str, str, pa.Table]]:
-    """The rows of these tables that have one of these contents, of tables that have any."""
-    wanted = _sorted(contents)
-    for kind, name, table in tables:
-        of_them = table.filter(pc.is_in(table["sha256"], value_set=wanted))
-        if of_them.num_rows:
-            yield kind, name, of_them
+def _rows_with(wanted: pa.Array, table: pa.Table) -> pa.Table:
+    """The rows that have one of the contents ``wanted``."""
+    return table.filter(pc.is_in(table["sha256"], value_set=wanted))
 
 
 def _lists(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
@@ -133,11 +129,11 @@ def _lists(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
                 yield kind, info.base_name.removesuffix(ENDING), table
 
 
-def _examples(root: Place) -> Iterator[tuple[str, str, pa.Table]]:
-    """The same of the examples of slices, with their splits, too."""
+def _examples(root: Place) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the name of slices and a table of some of their examples, with the columns key, sha256 and split."""
     for stage in finished_slices(root):
         for table in parquet_tables.iterate_groups(stage.folder / table_file("examples"), ["key", "sha256", "split"]):
-            yield IN_SLICES, stage.folder.name, table
+            yield stage.folder.name, table
 
 
 def _count_live(root: Place, packs: frozenset[str], contents: Set[bytes]) -> int:
@@ -213,7 +209,7 @@ def repack(root: Place, found: Found) -> int:
     removed = Removed.read(root, marker)
     rest = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
     images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
-    identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"], versions=False)}
+    identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"])}
     listing = fingerprint_of(b"".join(sorted(found.contents)))
     record = RunRecord(packed=len(rest.images), erased=found.images, reused=len(kept))
     run = stage.renew(identity, parent.fingerprint, listing, force=True)

@@ -5,10 +5,10 @@ images go to new packs, and a table that the marker names lists the rows of old 
 columns of images may come from a table that the user gives: CSV or Parquet, with a column ``key`` and any others.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,15 +61,16 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     recorded = parent.marker["config"]["classes"] if parent else None
     grown = _has_grown(recorded, options.classes, values["classes"], stage.folder)
     known = tuple(parent.marker["classes"]) if parent else ()
-    source = open_source(source_place, dataclasses.replace(options, known=known))
+    source = open_source(source_place, replace(options, known=known))
     joined = _join(source, values["columns"])
     if in_place := bool(values["in_place"]):
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
     config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
-    listing = _listing(source, in_place)
+    images = fingerprint(source.images, source.classes)
+    identity = {"config": config, "input": images}
+    listing = _listing(source, images, in_place)
     versions = partial(versions_bytes, source.images, listing)
-    identity = {"config": config, "input": fingerprint(source.images, source.classes, versions=False)}
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": config | ({"classes": recorded} if grown else {})})
@@ -143,12 +144,11 @@ def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     return SourceOptions(**{name: values[name] for name in SOURCE_OPTIONS}, classes=classes)
 
 
-def _listing(source: Source, in_place: bool) -> str:
-    """Fingerprint of the images, classes and versions of a source; with ``in_place`` also of where its files are."""
-    listing = fingerprint(source.images, source.classes, versions=True)
-    if not in_place:
-        return listing
-    return fingerprint_of("\n".join([listing, *(file.place.uri for file in source.large_files())]).encode())
+def _listing(source: Source, images: str, in_place: bool) -> str:
+    """Fingerprint of a source whose images have this fingerprint; of their versions, and ``in_place`` files' URIs."""
+    uris = [file.place.uri for file in source.large_files()] if in_place else []
+    versions = ",".join(str(image.version) for image in source.images)
+    return fingerprint_of("\n".join([images, versions, *uris]).encode())
 
 
 def _join(source: Source, table: str | None) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def join_columns(images: Sequence[SourceImage], table: pa.Table) -> tuple[list[S
     joined = []
     for image, cells in zip(images, zip(*values, strict=True), strict=True):
         columns = dict(image.columns or ()) | dict(known_columns(names, cells) or ())
-        joined.append(dataclasses.replace(image, columns=tuple(sorted(columns.items())) or None))
+        joined.append(image._replace(columns=tuple(sorted(columns.items())) or None))
     unknown = rows.null_count
     facts = {"rows": table.num_rows, "rows_without_image": table.num_rows - (len(images) - unknown)}
     return joined, facts | {"images_without_row": unknown}

@@ -199,7 +199,7 @@ def _requested(
             split = SOURCE_SPLIT
         elif any(stated) and is_new:
             why = "not every image has a split of the source's own"
-            if all(stated):
+            if values["group_by"] is not None:
                 why = "the source's own splits are not used with --group-by"
             log("shard", f"{why}: --split {DEFAULT_SPLIT} is used for all")
     return {

@@ -1,9 +1,10 @@
 """Leases: at most one run at work on a stage, and a holder that was replaced stops before it writes.
 
-Each run takes the next number under ``_work/claims``: a file that only one run can make. The highest number has the
-lease. A run that finds another's lease fails if the holder lives; if the holder is dead, it takes the next number and
-deletes the folder that the dead one's staging is in. From then on nothing of the old holder can be published, even if
-it only slept (`etl.storage.atomic`).
+A lease is a file ``_work/claims/NUMBER.json``, which only one run can make. A run that finds the lease of a living
+holder fails. If all that it finds are of dead holders, it publishes its own with the next number, and looks again: if
+another run began meanwhile, it withdraws its own and tries once more; if not, it has the stage, and deletes the leases
+and the staging folders of the dead. From then on nothing of theirs can be published, even if one only slept
+(`etl.storage.atomic`).
 
 On this host a process lives while its number and start time are in ``/proc``. Of a holder on another host only one
 thing is known: it renews its lease every `RENEWAL_INTERVAL_S`. If the lease is not renewed for `LEASE_TIMEOUT_S`, by
@@ -105,7 +106,7 @@ class Lease:
     @classmethod
     def _take_once(cls, work: Place, what: str, tick: Callable[[], None]) -> "Lease":
         """Raises TakenError if another one began meanwhile, which may have it now, or have given up, too."""
-        number, dead = _look_round(work, what, tick)
+        number, dead = _require_dead(work, what, tick)
         token = secrets.token_hex(4)
         lease = cls(work, number, token)
         # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
@@ -178,8 +179,9 @@ class Lease:
     def _withdraw(self, own: bytes) -> None:
         """Delete the lease, which is ``own``, of a run that does not begin."""
         self.staging.make_folder()  # before it looks: who takes over deletes it
-        if _leases(self._work).get(self.number) == own:
-            withdraw(self._place, self.staging)
+        with suppress(FileNotFoundError):
+            if self._place.read_bytes() == own:
+                withdraw(self._place, self.staging)
 
     def _renew(self) -> None:
         while not self._stopped.wait(RENEWAL_INTERVAL_S):
@@ -223,13 +225,13 @@ def leased(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> I
 
 def require_free(work: Place, what: str) -> None:
     """Raise BusyError if a living run has the lease of ``work``, named ``what`` to people. Takes nothing."""
-    _look_round(work, what, lambda: None)
+    _require_dead(work, what, lambda: None)
 
 
-def _look_round(work: Place, what: str, tick: Callable[[], None]) -> tuple[int, set[bytes]]:
-    """A number beyond those of all that is there, so that it can be deleted, and the leases of holders that are dead.
+def _require_dead(work: Place, what: str, tick: Callable[[], None]) -> tuple[int, set[bytes]]:
+    """The next number, above those of all that is there, and the leases that are in place, all of dead holders.
 
-    Raises BusyError if one of them lives.
+    Raises BusyError if a holder lives.
     """
     left = [_number_of(info.base_name) for info in work.children()]  # before the leases, which those at work have
     leases = _leases(work)

@@ -63,16 +63,19 @@ def content_buckets(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
 def write_buckets(
     place: Place, staging: Place, table: pa.Table, numbers: npt.NDArray[np.int64], buckets: int
 ) -> list[int]:
-    """Publish the rows by bucket, given the ``numbers`` of their buckets; returns where each ends, in bytes."""
+    """Publish the rows by bucket, given the ``numbers`` of their buckets.
+
+    Returns the bounds of the buckets in bytes: number i is from bounds[i] to bounds[i + 1].
+    """
     rows = np.bincount(numbers, minlength=buckets).tolist()
-    in_order, first, ends = table.take(np.argsort(numbers, kind="stable")), 0, list[int]()
+    in_order, first, bounds = table.take(np.argsort(numbers, kind="stable")), 0, [0]
     with publishing(place, staging) as output:
         for count in rows:
             if count:
                 output.write(_stream_of(in_order.slice(first, count)))
             first += count
-            ends.append(output.size_bytes)
-    return ends
+            bounds.append(output.size_bytes)
+    return bounds
 
 
 def _stream_of(table: pa.Table) -> pa.Buffer:
@@ -220,7 +223,7 @@ class LineResult:
 
     ``unreadable`` counts slices, parts and lists whose content is not known. ``slices`` are the facts of slices, None
     of one whose labels are not known. ``live`` counts the live images of packs: ``images``, ``bytes``, and by class and
-    by split. ``ends`` are the bytes at which the buckets of each table end that was published.
+    by split. ``bounds`` are those of the buckets of each published table (`write_buckets`).
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -228,7 +231,7 @@ class LineResult:
     unreadable: Counter[str] = field(default_factory=Counter)
     slices: list[dict[str, Any] | None] = field(default_factory=list)
     live: Counter[str] = field(default_factory=Counter)
-    ends: dict[str, list[int]] = field(default_factory=dict)
+    bounds: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
 
     def find(self, what: str, name: str, line: str) -> None:
@@ -277,7 +280,7 @@ class LineResult:
         for name, tables in self.tables.items():
             table = pa.concat_tables(tables).combine_chunks()
             numbers = (content_buckets if name == CONTENTS else key_buckets)(table, buckets)
-            self.ends[name] = write_buckets(table_place(results, name, line), staging, table, numbers, buckets)
+            self.bounds[name] = write_buckets(table_place(results, name, line), staging, table, numbers, buckets)
         facts = {name: value for name, value in vars(self).items() if name != "tables"}
         facts["findings"] = [vars(each) for each in self.findings]
         publish_bytes(result_place(results, line), staging, json_bytes(facts))
@@ -297,9 +300,9 @@ def read_rows(folder: Place, results: Mapping[int, LineResult], name: str, bucke
     """The rows of a bucket of a table, of all ``results``, by line."""
     tables = [TABLES[name].empty_table()]
     for line, result in results.items():
-        if name not in result.ends:
+        if name not in result.bounds:
             continue
-        start, end = [0, *result.ends[name]][bucket : bucket + 2]
+        start, end = result.bounds[name][bucket : bucket + 2]
         if start < end:
             with parquet_tables.reading(table_place(folder, name, line)) as source:
                 tables.append(pa.ipc.open_stream(source.read_at(end - start, start)).read_all())

@@ -57,10 +57,7 @@ DATA = click.option(
     metavar="ROOT",
     help=f"The dataset's root, or a folder of roots. Default: ${DATA_PLACE}, else ./data.",
 )
-NAME = click.option(
-    "--name",
-    help="Name of the slices. Default: the newest finished ones; of a run that is resumed without a result, its own.",
-)
+NAME = click.option("--name", help="Name of the slices. Default: the newest finished ones.")
 NAME_OF_RUN = click.option("--name", help="The slices that the run was trained on, which select one of several roots.")
 STALL_TIMEOUT = click.option(
     "--stall-timeout",
@@ -95,7 +92,11 @@ VERBOSE = click.option("--verbose", is_flag=True, help="Print the share of each 
 _option = partial(option, Settings)
 _OPTIONS = (
     DATA,
-    NAME,
+    click.option(
+        "--name",
+        help="Name of the slices. Default: the newest finished ones; of a run that is resumed without a result, its"
+        " own.",
+    ),
     click.option(
         "--strategy",
         type=STRATEGIES,

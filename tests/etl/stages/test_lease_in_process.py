@@ -64,12 +64,12 @@ def test_a_number_that_is_published_late_is_no_claim(
     """Between looking and publishing two others had the stage: the second of them has it still. The number is lower
     than its own if the first one was killed, and higher if that ended, because numbers come again.
     """
-    look = lease._look_round
+    require_dead = lease._require_dead
     winners: list[Lease] = []
 
-    def look_and_sleep(*arguments: object) -> tuple[int, set[bytes]]:
-        found = look(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(lease, "_look_round", look)
+    def require_and_sleep(*arguments: object) -> tuple[int, set[bytes]]:
+        found = require_dead(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(lease, "_require_dead", require_dead)
         if is_higher:
             take(work).delete_work()
         else:
@@ -80,7 +80,7 @@ def test_a_number_that_is_published_late_is_no_claim(
 
     with as_a_process_that_is_gone():
         take(work)
-    monkeypatch.setattr(lease, "_look_round", look_and_sleep)
+    monkeypatch.setattr(lease, "_require_dead", require_and_sleep)
     with pytest.raises(BusyError, match="is locked by process"):
         take(work)
     (winner,) = winners

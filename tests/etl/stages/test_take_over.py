@@ -73,7 +73,7 @@ def sleep_while_another_works(place: Place, number: int, finishes: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "first", [4, *(pytest.param(first, marks=pytest.mark.chaos) for first in range(1, STEP + 1) if first != 4)]
+    "first", [4, *(pytest.param(first, marks=pytest.mark.integration) for first in range(1, STEP + 1) if first != 4)]
 )
 def test_who_sleeps_while_another_works(first: int, tmp_path: Path) -> None:
     place = open_place(str(tmp_path))

@@ -194,8 +194,8 @@ def test_rows_come_back_by_bucket(tmp_path: Path) -> None:
     staging = open_place(str(tmp_path)).make_folder()
     whole = pa.Table.from_pylist([{"key": key} for key in "abcdefgh"], schema=FOUND)
     numbers = key_buckets(whole, 5)
-    ends = write_buckets(table_place(staging, "found", 1), staging, whole, numbers, 5)
-    results = {0: LineResult(), 1: LineResult(ends={"found": ends})}
+    bounds = write_buckets(table_place(staging, "found", 1), staging, whole, numbers, 5)
+    results = {0: LineResult(), 1: LineResult(bounds={"found": bounds})}
     for bucket in range(5):
         assert read_rows(staging, results, "found", bucket).equals(whole.filter(numbers == bucket))
 

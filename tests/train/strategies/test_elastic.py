@@ -28,7 +28,8 @@ STRETCH = re.compile(r"epoch-\d+-steps-(\d+)-to-(\d+)-rank-(\d+)-of-(\d+)\.txt")
 class ElasticRun:
     """A run in progress, and the hosts that its launcher finds."""
 
-    def __init__(self, folder: Path, epochs: int, hosts: int) -> None:
+    def __init__(self, folder: Path, epochs: int, hosts: int, away_s: tuple[int, int]) -> None:
+        """A host of which a rank died is not used for ``away_s``."""
         self.root, self.epochs = folder / "root", epochs
         self.run, self.log = self.root / "runs" / "elastic", folder / "log"
         self.released = folder / "released"  # without it steps are slow
@@ -39,7 +40,7 @@ class ElasticRun:
         self.offer(hosts)
         self.words = (
             *(*HOROVODRUN, "-np", hosts, "--min-np", 2, "--max-np", len(HOSTS), "--network-interface", "lo"),
-            *("--host-discovery-script", discovery, "--blacklist-cooldown-range", 2, 3),
+            *("--host-discovery-script", discovery, "--blacklist-cooldown-range", *away_s),
             *("train/main.py", "--data", self.root, "--run", "elastic", "--model", "tests.lib.ranks.tiny:paced"),
             *("--batch", 8, "--lr", 0.005, "--epochs", epochs, "--audit", "--commit-steps", COMMIT_STEPS),
         )
@@ -96,17 +97,17 @@ class ElasticRun:
 
 @contextmanager
 def running(
-    folder: Path, digits_root: Path, epochs: int, hosts: int
+    folder: Path, digits_root: Path, epochs: int, hosts: int, away_s: tuple[int, int] = (2, 3)
 ) -> Iterator[tuple[ElasticRun, "subprocess.Popen[str]"]]:
     shutil.copytree(digits_root / "slices", folder / "root" / "slices")
-    elastic = ElasticRun(folder, epochs, hosts)
+    elastic = ElasticRun(folder, epochs, hosts, away_s)
     variables = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "30", "RELEASED": str(elastic.released)}
     with started(*elastic.words, log=elastic.log, **variables) as process:
         yield elastic, process
 
 
 def test_a_new_worker_is_used_and_a_killed_one_is_done_without(digits_root: Path, tmp_path: Path) -> None:
-    with running(tmp_path, digits_root, epochs=4, hosts=2) as (elastic, process):
+    with running(tmp_path, digits_root, epochs=4, hosts=2, away_s=(900, 1000)) as (elastic, process):
         elastic.wait_until(lambda: elastic.step >= 20, process)
         elastic.offer(3)
         elastic.wait_until(lambda: elastic.has_ring_of(3, 0), process)
