@@ -29,6 +29,8 @@ from etl.raw.packs import Removed, content_sha256
 from etl.sources.base import Content
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
+LocalFile = pa.OSFile  # for the jobs, which import no pyarrow
+
 
 def pack_of(part: Mapping[str, Any]) -> str:
     """The name of the pack that a part was made of; ``part`` are its facts, or its entry in a marker."""
@@ -206,7 +208,10 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
 
 @contextmanager
 def reading_part(place: Place) -> Iterator[None]:
-    """Add what to do to a DataError about the records of a part in ``place``; that they are missing is one, too."""
+    """Add what to do to a DataError about the records of a part in ``place``; that they are missing is one, too.
+
+    A failure of the storage names the file.
+    """
     remedy = restoring_part(place.parent.parent.parent)
     try:
         yield
@@ -214,6 +219,10 @@ def reading_part(place: Place) -> Iterator[None]:
         raise DataError(f"{place} is missing; {remedy}") from None
     except DataError as error:
         raise DataError(f"{error}; {remedy}") from None
+    except OSError as error:
+        if error.errno:  # one without a number shows nothing but its text
+            error.filename = str(place)
+        raise
 
 
 def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:

@@ -19,7 +19,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,7 +27,7 @@ import numpy.typing as npt
 from etl.errors import DataError
 from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
-from etl.normalized.parts import read_part, reading_part, records_place
+from etl.normalized.parts import LocalFile, read_part, reading_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
@@ -154,40 +153,9 @@ class Transport(ABC):
         return int(key)
 
 
-class LocalFiles:
-    """Local files that are read by ranges; at most `MAX_OPEN` are open at a time."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, int] = {}
-
-    def close(self) -> None:
-        """Close all files."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
-
-    def prefetch(self, path: str, offset: int, size: int) -> None:
-        """Have the kernel read this range in the background."""
-        os.posix_fadvise(self._descriptor(path), offset, size, os.POSIX_FADV_WILLNEED)
-
-    def read(self, path: str, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset`` on; fewer if the file ends before."""
-        descriptor = self._descriptor(path)
-        try:
-            data = os.pread(descriptor, size, offset)
-            while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
-                data += more  # one call reads 2 GiB at most
-        except OSError as error:
-            error.filename = path
-            raise
-        return data
-
-    def _descriptor(self, path: str) -> int:
-        if path not in self._open:
-            if len(self._open) == MAX_OPEN:
-                os.close(self._open.pop(next(iter(self._open))))
-            self._open[path] = os.open(path, os.O_RDONLY)
-        return self._open[path]
+def open_local_files() -> Callable[[str], LocalFile]:
+    """Opens local files by their paths, to read at any offset; of more than `MAX_OPEN` the least recent is closed."""
+    return functools.lru_cache(MAX_OPEN)(LocalFile)
 
 
 def read_ahead(items: Iterable[Item], prefetch: Callable[[Item], None], distance: int = AHEAD) -> Iterator[Item]:
@@ -225,20 +193,22 @@ class References(Transport):
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         """Read the records at the places that are received."""
-        with closing(LocalFiles()) as files:
+        files = open_local_files()
 
-            def prefetch(reference: _Reference) -> None:
-                place = records_place(normalized, reference.part)
-                with reading_part(place):
-                    files.prefetch(place.path, reference.offset, reference.size)
+        def prefetch(reference: _Reference) -> None:
+            place = records_place(normalized, reference.part)
+            with reading_part(place):
+                number = files(place.path).fileno()
+                os.posix_fadvise(number, reference.offset, reference.size, os.POSIX_FADV_WILLNEED)
 
-            for each in read_ahead((_Reference(*json.loads(each)) for each in values), prefetch):
-                place = records_place(normalized, each.part)
-                with reading_part(place):
-                    record = open_record(files.read(place.path, each.offset, each.size), each.offset, place.path)
-                    if record.crc32c != each.crc32c:
-                        raise DataError(f"{place} does not contain at offset {each.offset} the example of its row")
-                yield record.data, each.part, bytes.fromhex(each.sha256)
+        for each in read_ahead((_Reference(*json.loads(each)) for each in values), prefetch):
+            place = records_place(normalized, each.part)
+            with reading_part(place):
+                framed = files(place.path).read_at(each.size, each.offset)
+                record = open_record(framed, each.offset, place.path)
+                if record.crc32c != each.crc32c:
+                    raise DataError(f"{place} does not contain at offset {each.offset} the example of its row")
+            yield record.data, each.part, bytes.fromhex(each.sha256)
 
 
 class _Bytes(Transport):

@@ -2,7 +2,6 @@
 
 import io
 import os
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -117,15 +116,14 @@ def test_more_files_than_may_be_open_are_read(tmp_path: Path, monkeypatch: pytes
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number]) * 50)
     order = [(number * 7) % 10 for number in range(40)]
-    with closing(module.LocalFiles()) as files:
 
-        def prefetch(number: int) -> None:
-            files.prefetch(str(paths[number]), 5, 10)
+    def read_all() -> tuple[list[bytes], int]:
+        files = module.open_local_files()
+        ahead = module.read_ahead(order, lambda number: files(str(paths[number])), distance=4)
+        return [files(str(paths[number])).read_at(10, 45) for number in ahead], count_open()
 
-        read = [files.read(str(paths[number]), 45, 10) for number in module.read_ahead(order, prefetch, distance=4)]
-        assert count_open() == 3
+    assert read_all() == ([bytes([number]) * 5 for number in order], 3)
     assert count_open() == 0
-    assert read == [bytes([number]) * 5 for number in order]
 
 
 @given(reducers=st.integers(1, 3000), data=st.data())
