@@ -95,7 +95,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     known = {pack_of(part): part for part in parent.entries} if parent else {}
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
-        _require_same_packs(root, stage, parent, raw, known)
+        _input_of(root, parent)
     run = stage.renew(identity, parent.fingerprint if parent else None, overwrite=overwrite)
     if run is None:
         return True
@@ -143,10 +143,7 @@ def _plan_retry(root: Place, stage: Stage, values: Mapping[str, Any]) -> tuple[G
     Raises UsageError if ``stage`` is unfinished, or if options other than limits differ.
     """
     parent = stage.read_generation()
-    raw = raw_stage(root).find_generation(parent.marker["input"])
-    if raw is None:
-        raise UsageError(f"{stage.folder} was made from other packs than {raw_stage(root).folder} has or had")
-    config = NormalizeConfig.resolve(values, raw.marker["pixels"])
+    config = NormalizeConfig.resolve(values, _input_of(root, parent).marker["pixels"])
     _require_looser_limits(parent.marker["config"], config)
     planned = stage.read_identity()
     if planned is not None and planned["input"] != parent.marker["input"]:
@@ -254,22 +251,16 @@ def _plan_work(
     return Work(job, lines, number, total, watch, config.limits.memory_bytes, incomplete)
 
 
-def _require_same_packs(
-    root: Place, stage: Stage, parent: Generation, raw: Generation, known: Mapping[str, Part]
-) -> None:
-    """Raise UsageError unless the packs are those of the parts of ``parent``, or a renewal of them."""
-    other = [
-        pack["name"]
-        for pack in raw.entries
-        if (part := known.get(pack["name"]))
-        and (part["pack_sha256"], part["list_sha256"]) != (pack["sha256"], pack["list_sha256"])
-    ]
-    if other or raw_stage(root).find_generation(parent.marker["input"]) is None:
+def _input_of(root: Place, parent: Generation) -> Generation:
+    """The generation of ``raw`` that ``parent`` was made from. Raises UsageError if there is none any more."""
+    raw = raw_stage(root)
+    found = raw.find_generation(parent.marker["input"])
+    if found is None:
         raise UsageError(
-            f"{stage.folder} was made from other packs than {raw_stage(root).marker} names now"
-            f" ({other[0] if other else 'none of its generations is that input'});"
-            " use another place, or --overwrite to replace it"
+            f"{parent.folder} was made from other packs than {raw.marker} names now (none of its generations is that"
+            " input); use another place, or --overwrite to replace it"
         )
+    return found
 
 
 def _commit(
