@@ -6,20 +6,19 @@ of one slice in this order. `choose_transport` decides the form:
 - REFERENCES, if tasks run on this machine and the parts are local files: the places of records in their parts. The
   reducer reads them there, and no byte of an image goes through pipes, files and a sort.
 - RECORDS, on Hadoop: the bytes as they are, with a length before each key and value (streaming's ``rawbytes``).
-- LINES, if tasks run on this machine but the parts are elsewhere: the bytes in base64, a line each.
+- LINES, if tasks run on this machine but the parts are elsewhere: the bytes, in lines as references are.
 
 In every form, a record's length and CRC32C are checked when it is read from its part.
 """
 
 import binascii
 import functools
-import json
 import os
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
+from typing import BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +49,7 @@ PROPERTIES = {  # of a job whose tasks send RECORDS
 _BASE = 128  # Java's bytes are signed: those below this are not negative
 _DIGITS = 8  # of a slice's number in a line, so that lines sort as numbers do
 _INTEGER = struct.Struct(">I")
+_PLACE = struct.Struct(">QQI")  # of a record: offset, size, CRC32C
 _SHA256_BYTES = 32
 
 # From a cold disk, 40 KB at random are read 2.5 times as fast with this; from a warm cache it costs a microsecond each.
@@ -70,17 +70,17 @@ def choose_transport(root: Place, runner: str) -> str:
 class LineProtocol:
     """An mrjob protocol for a slice's key, an order within the slice (hexadecimal digits), and a value.
 
-    The line is ``key TAB order TAB value``: sorted as text it is sorted by slice, then by order.
+    The line is ``key TAB order TAB value``, the value in base64: sorted as text it is sorted by slice, then by order.
     """
 
     def write(self, key: bytes, value: tuple[bytes, bytes]) -> bytes:
         """One line, without its end."""
-        return b"%s\t%s\t%s" % (key, *value)
+        return b"%s\t%s\t%s" % (key, value[0], binascii.b2a_base64(value[1], newline=False))
 
     def read(self, line: bytes) -> Pair:
         """Inverse of `write`."""
         key, order, value = line.split(b"\t", 2)
-        return key, (order, value)
+        return key, (order, binascii.a2b_base64(value))
 
 
 def write_pair(stream: BinaryIO, key: bytes, order: bytes, value: bytes) -> None:
@@ -154,8 +154,21 @@ class Transport(ABC):
 
 
 def open_local_files() -> Callable[[str], LocalFile]:
-    """Opens local files by their paths, to read at any offset; of more than `MAX_OPEN` the least recent is closed."""
+    """A function that opens local files, to read at any offset; of more than `MAX_OPEN` the least recent is closed."""
     return functools.lru_cache(MAX_OPEN)(LocalFile)
+
+
+def _join(data: bytes, part: str, sha256: bytes) -> bytes:
+    """A value that is sent: an example, or where it is, with its part and the SHA-256 of its source image."""
+    name = part.encode()
+    return b"".join((sha256, _INTEGER.pack(len(name)), name, data))
+
+
+def _divide(value: bytes) -> SourcedExample:
+    """Inverse of `_join`."""
+    start = _SHA256_BYTES + _INTEGER.size
+    end = start + _INTEGER.unpack_from(value, _SHA256_BYTES)[0]
+    return value[end:], value[start:end].decode(), value[:_SHA256_BYTES]
 
 
 def read_ahead(items: Iterable[Item], prefetch: Callable[[Item], None], distance: int = AHEAD) -> Iterator[Item]:
@@ -169,16 +182,6 @@ def read_ahead(items: Iterable[Item], prefetch: Callable[[Item], None], distance
     yield from waiting
 
 
-class _Reference(NamedTuple):
-    """The place of a record, and what must be found there; sent as JSON."""
-
-    part: str
-    offset: int
-    size: int
-    crc32c: int
-    sha256: str
-
-
 class References(Transport):
     """The places of the records."""
 
@@ -187,62 +190,47 @@ class References(Transport):
 
     def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
         chosen = rows.filter(is_sent)
-        columns = (chosen[name].to_pylist() for name in ("offset", "size", "crc32c", "sha256"))
-        for offset, size, crc32c, sha256 in zip(*columns, strict=True):
-            yield json.dumps(_Reference(part, offset, size, crc32c, sha256.hex()), allow_nan=False).encode()
+        columns = (chosen[name].to_pylist() for name in ("sha256", "offset", "size", "crc32c"))
+        for sha256, *expected in zip(*columns, strict=True):
+            yield _join(_PLACE.pack(*expected), part, sha256)
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
         """Read the records at the places that are received."""
         files = open_local_files()
 
-        def prefetch(reference: _Reference) -> None:
-            place = records_place(normalized, reference.part)
+        def prefetch(reference: SourcedExample) -> None:
+            place = records_place(normalized, reference[1])
+            offset, size, _ = _PLACE.unpack(reference[0])
             with reading_part(place):
-                number = files(place.path).fileno()
-                os.posix_fadvise(number, reference.offset, reference.size, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(files(place.path).fileno(), offset, size, os.POSIX_FADV_WILLNEED)
 
-        for each in read_ahead((_Reference(*json.loads(each)) for each in values), prefetch):
-            place = records_place(normalized, each.part)
+        for expected, part, sha256 in read_ahead(map(_divide, values), prefetch):
+            place = records_place(normalized, part)
+            offset, size, crc = _PLACE.unpack(expected)
             with reading_part(place):
-                framed = files(place.path).read_at(each.size, each.offset)
-                record = open_record(framed, each.offset, place.path)
-                if record.crc32c != each.crc32c:
-                    raise DataError(f"{place} does not contain at offset {each.offset} the example of its row")
-            yield record.data, each.part, bytes.fromhex(each.sha256)
+                record = open_record(files(place.path).read_at(size, offset), offset, place.path)
+                if record.crc32c != crc:
+                    raise DataError(f"{place} does not contain at offset {offset} the example of its row")
+            yield record.data, part, sha256
 
 
-class _Bytes(Transport):
+class Lines(Transport):
     """The records themselves."""
-
-    def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        head = _INTEGER.pack(len(part.encode())) + part.encode()
-        records = read_part(normalized, part, rows)
-        for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, is_sent.tolist(), strict=True):
-            if chosen:
-                yield b"".join((sha256, head, record.data))
-
-    def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
-        for value in values:
-            start = _SHA256_BYTES + _INTEGER.size
-            end = start + _INTEGER.unpack_from(value, _SHA256_BYTES)[0]
-            yield value[end:], value[start:end].decode(), value[:_SHA256_BYTES]
-
-
-class Lines(_Bytes):
-    """The records in base64."""
 
     SENT = RECEIVED = TaskSize(64 << 20, 20_000)
 
     def send(self, normalized: Place, part: str, rows: Table, is_sent: npt.NDArray[np.bool_]) -> Iterator[bytes]:
-        for value in super().send(normalized, part, rows, is_sent):
-            yield binascii.b2a_base64(value, newline=False)
+        records = read_part(normalized, part, rows)
+        for sha256, record, chosen in zip(rows["sha256"].to_pylist(), records, is_sent.tolist(), strict=True):
+            if chosen:
+                yield _join(record.data, part, sha256)
 
     def receive(self, normalized: Place, values: Iterable[bytes]) -> Iterator[SourcedExample]:
-        return super().receive(normalized, map(binascii.a2b_base64, values))
+        return map(_divide, values)
 
 
-class Records(_Bytes):
-    """The records as they are, under keys that Hadoop's partitioner sends to the reducer of the slice."""
+class Records(Lines):
+    """The records, under keys that Hadoop's partitioner sends to the reducer of the slice."""
 
     # A task's JVM and Python take 3 s of processor time to start, and 1 s for each 100 MB. What is sent fits into the
     # sort buffer of a container of the default size.
