@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
-from etl.formats.records import Record, read_records
+from etl.formats.records import Record, open_record, read_records
 from etl.raw.packs import Removed, content_sha256
 from etl.sources.base import Content
 from etl.storage.place import READ_BUFFER_BYTES, Place
@@ -204,6 +204,13 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
             if record is None or (record.size, record.crc32c) != (size, crc):
                 raise DataError(f"{place} does not contain the example {key} of its rows")
             yield record
+
+
+def read_record(place: Place, offset: int, size: int) -> Record:
+    """The record that these bytes of a file are; nothing else is read. Raises DataError if it is not there, whole."""
+    with place.open_input() as file:
+        framed = file.read_at(size, offset) if offset + size <= file.size() else b""  # HDFS cannot seek behind the end
+    return open_record(framed, offset, str(place))
 
 
 @contextmanager

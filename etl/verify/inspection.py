@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
-from etl.formats.records import Record, open_record
-from etl.normalized.parts import pack_of, records_place, restoring_part, rows_place
+from etl.formats.records import Record
+from etl.normalized.parts import pack_of, read_record, records_place, restoring_part, rows_place
 from etl.raw.packs import list_place, pack_place
 from etl.slices.manifest import located_slices, read_manifest, table_file
 from etl.stages.layout import check_target, folders_of, normalized_stage, slices_stage_in
@@ -79,11 +79,8 @@ class RecordFile:
                 f" 0 to {self.records - 1}"
             )
         row: dict[str, Any] = self.rows(None, number, number + 1).to_pylist()[0]
-        offset, size = row["offset"], row["size"]
-        with self.place.open_input() as source:
-            framed = source.read_at(size, offset) if offset + size <= source.size() else b""
         try:
-            return row, open_record(framed, offset, str(self.place))
+            return row, read_record(self.place, row["offset"], row["size"])
         except DataError as error:
             raise DataError(f"{error} (example {number}); {self.remedy}") from None
 

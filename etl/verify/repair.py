@@ -14,11 +14,18 @@ import pyarrow.compute as pc
 
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables
-from etl.formats.records import open_record
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import Origin, live_rows, read_rows, records_place, rejects_places, rows_place
+from etl.normalized.parts import (
+    Origin,
+    live_rows,
+    read_record,
+    read_rows,
+    records_place,
+    rejects_places,
+    rows_place,
+)
 from etl.progress import log
 from etl.raw.packs import Removed
 from etl.slices.manifest import TABLES, class_counts, located_slices, slices_of, table_file
@@ -296,8 +303,7 @@ def _read_located(normalized: Place, rows: pa.Table) -> Iterator[SourcedExample]
             raise DataError("the parts have not all of its examples")
         part, place = row["source"], records_place(normalized, row["source"])
         try:
-            with place.open_input() as file:
-                record = open_record(file.read_at(row["size"], row["offset"]), row["offset"], str(place))
+            record = read_record(place, row["offset"], row["size"])
             if record.crc32c != row["crc32c"]:
                 raise DataError(f"{place} does not have {row['key']} at the offset of its rows")
         except (DataError, FileNotFoundError) as error:

@@ -18,6 +18,8 @@ from PIL import Image
 from etl.errors import DataError, UsageError
 from etl.formats.example import parse
 from etl.formats.records import read_records
+from etl.normalized.parts import read_record
+from etl.storage.place import Place, open_place
 from etl.verify.inspection import inspect_example, inspect_file, inspect_slice, open_record_file
 from tests.lib.commands import failed, flip_bit, succeeded
 from tests.lib.in_process import ringslice_here
@@ -130,6 +132,20 @@ def test_damage_is_reported_with_a_remedy(damage: Callable[[Path], None], line: 
         inspect_slice(str(root / SLICE), 0, None, (None, False), as_json=True)
     remedies = (f"ringslice verify {root} --name default --repair", "put the original back")
     assert any(remedy in str(raised.value) for remedy in remedies)
+
+
+class FileOfHdfs(io.BytesIO):
+    """A file that cannot seek behind its end: hdfs-native panics there."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        assert whence != io.SEEK_SET or offset <= len(self.getbuffer())
+        return super().seek(offset, whence)
+
+
+def test_a_record_behind_the_end_of_a_file_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "open_input", lambda place: pa.PythonFile(FileOfHdfs(b"cut"), mode="r"))
+    with pytest.raises(DataError, match="ends within the record at offset 9"):
+        read_record(open_place(str(tmp_path)), 9, 20)
 
 
 def test_a_label_without_a_class_is_named(root: Path) -> None:
