@@ -65,8 +65,21 @@ class LocalRunner(LocalMRJobRunner):
         return min(self._num_cores(), tasks / 2 if tasks else math.inf)  # mrjob takes twice as many
 
     def _sort_input_func(self) -> Callable[..., None]:
-        variables = {"LC_ALL": "C", "TMPDIR": self._get_local_tmp_dir()}
-        return partial(sort_files, self._sort_bin(), variables, sort_values=self._sort_values)
+        return self._sort_files
+
+    def _sort_files(self, inputs: Sequence[str], output: str) -> None:
+        """Sort the lines of ``inputs`` into the file ``output`` by the command ``sort``, which ends with this process.
+
+        They are sorted in memory if the command is missing or fails, for example because the disk is full.
+        """
+        # There are other threads; this takes no lock of theirs, so the child cannot wait for one
+        tie = partial(end_with_parent, signal.SIGKILL, os.getpid())
+        env = {**os.environ, "LC_ALL": "C", "TMPDIR": self._get_local_tmp_dir()}
+        with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
+            words = [*self._sort_bin(), *inputs]
+            subprocess.run(words, stdout=lines, stderr=subprocess.DEVNULL, env=env, check=True, preexec_fn=tie)
+            return
+        _sort_lines_in_memory(inputs, output, sort_values=self._sort_values)
 
     def _invoke_task_func(self, task_type: str, step_num: int, task_num: int) -> Callable[..., None]:
         words = self._substep_args(step_num, task_type)
@@ -117,24 +130,6 @@ def raise_failure(status: int, errors: str) -> NoReturn:
         output = "\n".join(each for each in errors.splitlines() if not each.startswith("reporter:"))
         raise TaskFailure(f"a task failed without an error message (status {status}); its output:\n{output}")
     raise ERRORS.get(status, EnvironmentFailure)(line[1])
-
-
-def sort_files(
-    words: Sequence[str], variables: Mapping[str, str], inputs: Sequence[str], output: str, *, sort_values: bool
-) -> None:
-    """Sort the lines of ``inputs`` into the file ``output`` by the command ``words``, which ends with this process.
-
-    They are sorted in memory if the command is missing or fails, for example because the disk is full.
-    """
-    # There are other threads; this takes no lock of theirs, so the child cannot wait for one
-    tie = partial(end_with_parent, signal.SIGKILL, os.getpid())
-    if inputs:
-        with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
-            env = {**os.environ, **variables}
-            words = [*words, *inputs]
-            subprocess.run(words, stdout=lines, stderr=subprocess.DEVNULL, env=env, check=True, preexec_fn=tie)
-            return
-    _sort_lines_in_memory(inputs, output, sort_values=sort_values)
 
 
 def run_here(job: Any) -> dict[str, Any]:
