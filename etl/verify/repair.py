@@ -4,7 +4,7 @@ Each file is made beside the damaged one, compared with the SHA-256 that is reco
 atomic step: after a kill files are either as damaged as before or right.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,21 +17,13 @@ from etl.formats import parquet_tables
 from etl.images.config import NormalizeConfig
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
-from etl.normalized.parts import (
-    Origin,
-    live_rows,
-    read_record,
-    read_rows,
-    records_place,
-    rejects_places,
-    rows_place,
-)
+from etl.normalized.parts import Origin, live_rows, read_record, read_rows, records_place
 from etl.progress import log
 from etl.raw.packs import Removed
 from etl.slices.manifest import TABLES, class_counts, located_slices, slices_of, table_file
 from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
 from etl.slices.writer import SourcedExample, index_of, order_key, scan_slice, write_slice
-from etl.stages.layout import normalized_stage
+from etl.stages.layout import PARTS, normalized_stage
 from etl.stages.stage import Stage
 from etl.storage.atomic import publish_bytes, replace_file
 from etl.storage.place import Place
@@ -45,6 +37,7 @@ _WANTED = ["key", "sha256", "offset", "size", "crc32c"]  # of an example, from t
 
 _NamedTable = tuple[str, pa.Table]  # of a slice, by its name
 Thing = tuple[str, str]  # what it is, and its name
+Files = Mapping[str, str | None]  # of a thing, by their paths below a folder: the SHA-256, None if none is recorded
 
 _NO_REPAIR: dict[str, str] = {
     What.MANIFEST: "there is no other copy; put the original back, or run shard again with --overwrite",
@@ -116,13 +109,13 @@ class Repair:
         more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
         return "".join(f"\n  {line}" for line in [*lines[:MAX_LINES], *more])
 
-    def _put(self, thing: Thing, files: Sequence[tuple[Place, Place, str | None]]) -> None:
-        """Put ``files`` in place: each as it was made, the damaged one, and its SHA-256, None if none is recorded."""
-        if any(sha256 is not None and made.sha256() != sha256 for made, _, sha256 in files):
+    def _put(self, thing: Thing, made: Place, folder: Place, files: Files) -> None:
+        """Put ``files`` that were made below ``made`` in place below ``folder``, if each has its SHA-256."""
+        if any(sha256 is not None and (made / file).sha256() != sha256 for file, sha256 in files.items()):
             self.left[thing] = OTHER_BYTES
             return
-        for made, damaged, _ in files:
-            replace_file(made, damaged)
+        for file in files:
+            replace_file(made / file, folder / file)
         self.repaired.append(thing)
         log("verify", f"{thing[0]} {thing[1]} is rebuilt")
 
@@ -139,8 +132,7 @@ class Repair:
                 self.left |= dict.fromkeys(things, f"its pack is damaged too: {error}")
                 return
             for thing in things:
-                pairs = zip(*(_part_files(thing[0], folder, entry) for folder in (made, stage.folder)), strict=True)
-                self._put(thing, [(again, damaged, sha256) for (again, sha256), (damaged, _) in pairs])
+                self._put(thing, made, stage.folder, _part_files(thing[0], entry))
             made.delete()
 
     def _repair_slices(self, names: Sequence[str], things: Sequence[Thing], staging: Place) -> None:
@@ -180,8 +172,7 @@ class Repair:
         made.delete()
         examples = _read_located(self.target.root / "normalized", rows)
         write_slice(made, staging, (split, name, entry["records"]), examples)
-        files = ((f"{name}.tfrecord", entry["sha256"]), (f"{name}.idx", None))
-        self._put((What.SLICE, name), [(made / file, folder / file, sha256) for file, sha256 in files])
+        self._put((What.SLICE, name), made, folder, {f"{name}.tfrecord": entry["sha256"], f"{name}.idx": None})
         made.delete()
 
     def _repair_indexes(self, names: Sequence[str], staging: Place) -> None:
@@ -191,9 +182,9 @@ class Repair:
                 self.left[What.INDEX, name] = "its slice is damaged"
             elif (What.SLICE, name) not in self.repaired:  # with its slice its index came too
                 scan, _ = scan_slice(folder, self.target.find_slice(name)[0], name)
-                made = staging / "made.idx"
-                publish_bytes(made, staging, index_of(scan.rows()))
-                self._put((What.INDEX, name), [(made, folder / f"{name}.idx", None)])
+                made, file = staging / "made", f"{name}.idx"
+                publish_bytes(made / file, staging, index_of(scan.rows()))
+                self._put((What.INDEX, name), made, folder, {file: None})
 
     def _repair_tables(self, files: Sequence[str], staging: Place) -> None:
         """Rebuild tables from the slices, which must all be right by now."""
@@ -208,19 +199,19 @@ class Repair:
             elif name == "examples" and self.target.dataset is None:
                 self.left[What.TABLE, file] = "the normalised images that its examples come from are not here"
             else:
-                rows = _rebuild_table(name, self.target)
-                made, _ = parquet_tables.write_tables(staging / "made" / file, staging, TABLES[name], rows)
-                self._put((What.TABLE, file), [(made.place, self.target.slices.folder / file, entry["sha256"])])
+                made, rows = staging / "made", _rebuild_table(name, self.target)
+                parquet_tables.write_tables(made / file, staging, TABLES[name], rows)
+                self._put((What.TABLE, file), made, self.target.slices.folder, {file: entry["sha256"]})
 
 
-def _part_files(what: str, normalized: Place, entry: dict[str, Any]) -> list[tuple[Place, str]]:
-    """The files of a part in ``normalized``, with the SHA-256 that they should have."""
-    name, rejects = entry["part"], entry["rejects"]
+def _part_files(what: str, entry: dict[str, Any]) -> Files:
+    """The files of a part, below `normalized`."""
+    records, rows, *of_rejects = PARTS.files(entry)
     if what == What.PART:
-        return [(records_place(normalized, name), entry["sha256"])]
+        return {records: entry["sha256"]}
     if what == What.ROWS:
-        return [(rows_place(normalized, name), entry["rows_sha256"])]
-    return list(zip(rejects_places(normalized, name), (rejects["sha256"], rejects["list_sha256"]), strict=True))
+        return {rows: entry["rows_sha256"]}
+    return dict(zip(of_rejects, (entry["rejects"]["sha256"], entry["rejects"]["list_sha256"]), strict=True))
 
 
 def _normalize_again(root: Place, made: Place, entry: dict[str, Any], dataset: dict[str, Any], staging: Place) -> None:
