@@ -67,22 +67,15 @@ def write_buckets(
 
     Returns the bounds of the buckets in bytes: number i is from bounds[i] to bounds[i + 1].
     """
-    rows = np.bincount(numbers, minlength=buckets).tolist()
-    in_order, first, bounds = table.take(np.argsort(numbers, kind="stable")), 0, [0]
+    rows, options = np.bincount(numbers, minlength=buckets), pa.ipc.IpcWriteOptions(compression="zstd")
+    in_order, bounds = table.take(np.argsort(numbers, kind="stable")), [0]
     with publishing(place, staging) as output:
-        for count in rows:
+        for end, count in zip(np.cumsum(rows).tolist(), rows.tolist(), strict=True):
             if count:
-                output.write(_stream_of(in_order.slice(first, count)))
-            first += count
+                with pa.ipc.new_stream(pa.PythonFile(output, mode="w"), table.schema, options=options) as writer:
+                    writer.write_table(in_order.slice(end - count, count))
             bounds.append(output.size_bytes)
     return bounds
-
-
-def _stream_of(table: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 @dataclass
