@@ -7,7 +7,6 @@ classes, splits and further columns, and which column is which.
 import json
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -192,28 +191,18 @@ def find_columns(
 
     Raises UsageError for a column that the user names and that is missing, and if there is none of labels.
     """
-    label = find_column("--label-column", options.label_column, names, where, (LABEL, *other_labels))
-    if label is None:
+    shown = one_line(", ".join(names))
+    found: dict[str, str | None] = {}
+    for what, defaults in (("label", (LABEL, *other_labels)), ("split", (SPLIT,)), ("key", ())):
+        asked = getattr(options, f"{what}_column")
+        if asked is not None and asked not in names:
+            raise UsageError(f"--{what}-column {asked}: no such column in {where}; its columns are {shown}")
+        found[what] = next((name for name in defaults if name in names), None) if asked is None else asked
+    if (label := found["label"]) is None:
         raise UsageError(
-            f"{where} has no column {LABEL}; its columns are {one_line(', '.join(names))}: name that of the labels by"
-            " --label-column"
+            f"{where} has no column {LABEL}; its columns are {shown}: name that of the labels by --label-column"
         )
-    split = find_column("--split-column", options.split_column, names, where, (SPLIT,))
-    return label, split, find_column("--key-column", options.key_column, names, where)
-
-
-def find_column(
-    option: str, asked: str | None, names: Sequence[str], where: str, defaults: Iterable[str] = ()
-) -> str | None:
-    """The column that the user names by this option, otherwise the first of ``defaults`` that is there, or None.
-
-    Raises UsageError if the column that the user names is missing.
-    """
-    if asked is None:
-        return next((name for name in defaults if name in names), None)
-    if asked not in names:
-        raise UsageError(f"{option} {asked}: no such column in {where}; its columns are {one_line(', '.join(names))}")
-    return asked
+    return label, found["split"], found["key"]
 
 
 def log_left_out(names: Collection[str]) -> None:
@@ -259,7 +248,7 @@ def _is_hidden(name: str) -> bool:
 
 def words_of(path: str) -> list[str]:
     """The runs of letters of a path, in lower case."""
-    return re.findall(r"[^\W\d_]+", unicodedata.normalize("NFC", path.lower()))  # macOS writes accents apart
+    return re.findall(r"[^\W\d_]+", normalize("NFC", path.lower()))  # macOS writes accents apart
 
 
 def split_of(path: str) -> str | None:
