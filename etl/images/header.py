@@ -55,6 +55,7 @@ _NO_MEMORY = re.compile("(?:out of|insufficient) memory", re.IGNORECASE)
 _MAX_COMPONENTS = 4  # of JPEG 2000, for Pillow
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a Python object, which is another one in every run
 
+Image.MAX_IMAGE_PIXELS = None  # `etl.images.config.Limits` has the limit
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # a task has one core, and each thread would need a stack
 PngImagePlugin.MAX_TEXT_CHUNK = 1 << 24  # of profiles, too: the maximum size of a profile in a JPEG
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, its records go to standard error
@@ -154,20 +155,16 @@ def _name_of_unsupported(data: bytes) -> str:
 
 @contextmanager
 def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
-    """Open the image by Pillow's plugin for this format, without Pillow's own limit of pixels.
+    """Open the image by Pillow's plugin for this format.
 
     The plugin is called directly, because `Image.open` hides why it rejects a file. A PNG is opened without what is not
     its picture, a BMP in a form that Pillow can read. Warnings about odd metadata are not shown. Pillow raises any kind
     of exception for a damaged file.
     """
-    most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _plugin(format)(io.BytesIO(_PLAINER.get(format, bytes)(data)), "") as image:
-                yield image
-    finally:
-        Image.MAX_IMAGE_PIXELS = most
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _plugin(format)(io.BytesIO(_PLAINER.get(format, bytes)(data)), "") as image:
+            yield image
 
 
 _PLAINER: Mapping[str, Callable[[bytes], bytes]] = {PNG: png.without_extras, BMP: bmp.readable_by_pillow}
@@ -208,9 +205,7 @@ def _profile(data: bytes, format: str) -> bytes | Reject:
     if not found or any(kind in data[:_MAX_META_BYTES] for kind in (b"colrprof", b"colrrICC")):
         return b""
     primaries, curve = map(int.from_bytes, found.groups())
-    profile = icc.profile_of_codes(primaries, curve)
-    unknown = Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {primaries}, {curve}")
-    return unknown if profile is None else profile
+    return icc.profile_of_codes(primaries, curve)
 
 
 def _read_jpeg(data: bytes) -> Header | Reject:

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms
 
+from etl.images.result import Reason, Reject
+
 UNSEEN_LEVELS = 2  # a profile that changes no colour by more is taken for sRGB
 KEPT_TRANSFORMS = 16
 _STEPS = range(0, 256, 51)
@@ -28,7 +30,6 @@ _PRIMARIES: Mapping[int, Sequence[float]] = {
 SRGB_CURVE = 0.0
 _SRGB_PARAMETERS = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)  # IEC 61966-2-1
 _CURVES = dict.fromkeys((1, 2, 6, 13, 14, 15), SRGB_CURVE) | {4: 2.2, 5: 2.8, 8: 1.0}
-UNKNOWN_CODES = "colours of primaries and transfer characteristics (ITU-T H.273)"
 _D50 = np.array([0.9642, 1.0, 0.8249])
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
@@ -68,10 +69,11 @@ def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
     return bool(np.abs(after - np.asarray(colours.convert("RGB"))).max() <= UNSEEN_LEVELS)
 
 
-def profile_of_codes(primaries: int, curve: int, is_gray: bool = False) -> bytes | None:
-    """Make the profile for colours given by codes of ITU-T H.273; None for unknown ones, such as HDR."""
+def profile_of_codes(primaries: int, curve: int, is_gray: bool = False) -> bytes | Reject:
+    """Make the profile for colours given by codes of ITU-T H.273; unknown ones, such as HDR, are rejected."""
     if primaries not in _PRIMARIES or curve not in _CURVES:
-        return None
+        what = "colours of primaries and transfer characteristics (ITU-T H.273)"
+        return Reject(Reason.UNSUPPORTED, f"{what} {primaries}, {curve}")
     return make_profile(_CURVES[curve], _PRIMARIES[primaries], is_gray)
 
 

@@ -71,8 +71,8 @@ def read_chunks(data: bytes) -> PngChunks | Reject:
         if kind == b"eXIf" and is_right:
             exif = bytes(body)
         if kind in _TEXTS and is_right:
-            if raw is None and _RAW_EXIF.match(body):
-                raw = _raw_exif(kind, bytes(body))
+            if raw is None and (keyword := _RAW_EXIF.match(body)):
+                raw = _raw_exif(kind, bytes(body[keyword.end() :]))
             if xmp is None and body[: len(_XMP)] == _XMP:
                 xmp = _text(kind, bytes(body[len(_XMP) :]))
         bare = bare and is_right and kind in _HARMLESS
@@ -87,13 +87,13 @@ def _checked(data: bytes, found: PngChunks, colors: Mapping[bytes, bytes]) -> Pn
     """Add the number of components and the profile, from the header and the chunks of colours."""
     depth, color_type = data[_HEADER + 8 : _HEADER + 10] if data[12:16] == b"IHDR" else (0, 0)
     profile = _profile(colors, color_type in _GRAYS)
-    if profile is None:
-        return Reject(Reason.UNSUPPORTED, f"{icc.UNKNOWN_CODES} {colors[b'cICP'][0]}, {colors[b'cICP'][1]}")
+    if isinstance(profile, Reject):
+        return profile
     return replace(found, components=_COMPONENTS.get(color_type, 0) if depth == 8 else 0, profile=profile)
 
 
-def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | None:
-    """Make the profile, by the precedence of section 4.3 of the specification; None if the colours are unknown."""
+def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | Reject:
+    """Make the profile, by the precedence of section 4.3 of the specification; unknown colours are rejected."""
     if b"cICP" in colors:
         primaries, curve = colors[b"cICP"][:2]
         return icc.profile_of_codes(primaries, curve, is_gray)
@@ -107,10 +107,9 @@ def _profile(colors: Mapping[bytes, bytes], is_gray: bool) -> bytes | None:
     return icc.make_profile(icc.SRGB_CURVE if is_srgb else 100_000 / gamma, points, is_gray)
 
 
-def _raw_exif(kind: bytes, text: bytes) -> bytes:
-    """Return EXIF that a text chunk has in hexadecimal; empty if there is none."""
-    keyword = _RAW_EXIF.match(text)
-    found = _HEX.match(_text(kind, text[keyword.end() :])) if keyword else None
+def _raw_exif(kind: bytes, body: bytes) -> bytes:
+    """Return EXIF that a text chunk has in hexadecimal behind its keyword; empty if there is none."""
+    found = _HEX.match(_text(kind, body))
     try:
         return bytes.fromhex(found[1].decode()) if found else b""
     except ValueError:
