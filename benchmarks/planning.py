@@ -122,7 +122,7 @@ def _write_slices(root: Path) -> None:
         data = parquet_tables.table_bytes(table)
         (folder / f"{name}.parquet").write_bytes(data)
         tables[name] = {"file": f"{name}.parquet", "rows": len(table), "sha256": hashlib.sha256(data).hexdigest()}
-    marker = {"format": SLICES_FORMAT, "config": made.config.to_json(), "lineage": FIRST, "tables": tables}
+    marker = {"format": SLICES_FORMAT, "config": vars(made.config), "lineage": FIRST, "tables": tables}
     (folder / "manifest.json").write_bytes(json_bytes(with_checksum(marker)))
 
 

@@ -148,7 +148,7 @@ class Shard(StageJob):
         parent = find_parent(root, values["splits_from"], stage, overwrite)
         lineage = lineage_of(values["splits_from"], parent)
         plan = make_plan(root, values, normalized, parent)
-        identity = {"config": plan.config.to_json(), "input": normalized.fingerprint}
+        identity = {"config": vars(plan.config), "input": normalized.fingerprint}
         if (run := stage.begin(identity, overwrite=overwrite)) is None:
             return True
         with run:

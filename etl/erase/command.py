@@ -86,11 +86,11 @@ def require_clean(root: Place, summary: Summary) -> None:
 
 def _shard_again(root: Place, name: str) -> str:
     """The command that makes slices with the options of those called ``name``, without the images that are erased."""
-    config = read_manifest(slices_stage(root, name))["config"]
-    split = config["split"]
+    config = ShardConfig(**read_manifest(slices_stage(root, name))["config"])
+    split = config.split
     values = {
         **{"name": f"{name}-erased", "splits_from": name, "remove": str(keys_file(root))},
-        **ShardConfig.from_json(config).option_values(),
+        **config.option_values(),
         "split": split if isinstance(split, str) else ",".join(f"{each}={share}" for each, share in split.items()),
     }
     words = ["ringslice", "shard", str(root)]

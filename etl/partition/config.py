@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any
 
 from etl.errors import DataError, UsageError
 
@@ -16,12 +16,13 @@ EXPONENT_CHARACTERS = 4  # of a fraction such as 1e-3: with more it has ten thou
 
 Fractions = dict[str, Fraction]
 
-# What is asked of each split: a fraction of the examples, a number of them, or (None) what the others leave.
-SplitRequest = dict[str, Fraction | int | None]
+# What is asked of each split: a fraction of the examples as exact text, a number of them, or REST, what the others
+# leave; or SOURCE_SPLIT, if the source gave the splits.
+SplitRequest = dict[str, str | int] | str
 
 
-def parse_split(text: str) -> SplitRequest | str:
-    """``'train=0.8,test=0.2'``, ``'train=rest,test=1000'`` by split name, or ``'source'``. Raises ValueError."""
+def parse_split(text: str) -> SplitRequest:
+    """``'train=0.8,test=0.2'``, ``'train=rest,test=1000'`` or ``'source'``. Raises ValueError."""
     if text.strip() == SOURCE_SPLIT:
         return SOURCE_SPLIT
     words: dict[str, str] = {}
@@ -34,14 +35,15 @@ def parse_split(text: str) -> SplitRequest | str:
             )
         words[name] = value
     counted = REST in words.values()
-    request = {name: _parse_share(name, value, counted) for name, value in words.items()}
-    _check_request(text, request)
-    return {name: request[name] for name in SPLIT_NAMES if name in request and request[name] != 0}
+    shares = {name: _parse_share(name, value, counted) for name, value in words.items()}
+    _check_shares(text, shares)
+    in_order = {name: shares[name] for name in SPLIT_NAMES if name in shares and shares[name] != 0}
+    return {name: str(share) if isinstance(share, Fraction) else share for name, share in in_order.items()}
 
 
-def _parse_share(name: str, value: str, counted: bool) -> Fraction | int | None:
+def _parse_share(name: str, value: str, counted: bool) -> Fraction | int | str:
     if value == REST:
-        return None
+        return REST
     try:
         if counted and value.isascii() and value.isdecimal():
             return int(value)
@@ -57,33 +59,33 @@ def _parse_share(name: str, value: str, counted: bool) -> Fraction | int | None:
     return share
 
 
-def _check_request(text: str, request: SplitRequest) -> None:
-    fractions = [share for share in request.values() if isinstance(share, Fraction)]
-    rests = list(request.values()).count(None)
+def _check_shares(text: str, shares: Mapping[str, Fraction | int | str]) -> None:
+    fractions = [share for share in shares.values() if isinstance(share, Fraction)]
+    rests = list(shares.values()).count(REST)
     total = sum(fractions)
     if rests > 1:
         raise ValueError(f"{text!r} gives the rest to more than one split")
     is_wrong = total > 1 if rests else total != 1
     if is_wrong:
         raise ValueError(f"the fractions of {text!r} are not parts of 1; their sum is {float(total):.9g}")
-    if request.get("train", 0) == 0:
+    if shares.get("train", 0) == 0:
         raise ValueError(f"{text!r} leaves nothing to train on; give train a share above 0")
 
 
 # fields of a `ShardConfig` that have the names of their options
-OPTIONS = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates")
+OPTIONS = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates", "split")
 
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """How examples go to splits and slices.
+    """How examples go to splits and slices, as the manifest has it.
 
-    ``split`` is None if the source gave the splits; ``splits_from`` the SHA-256 of the manifest whose splits are
-    kept, ``removed_keys`` that of the list of keys to leave out.
+    ``splits_from`` is the SHA-256 of the manifest whose splits are kept, ``removed_keys`` that of the list of keys to
+    leave out.
     """
 
     partition: str
-    split: SplitRequest | None
+    split: SplitRequest
     slices: dict[str, int]
     workers: int = 1
     groups: int = 1
@@ -98,7 +100,7 @@ class ShardConfig:
             raise UsageError(
                 f"--workers {self.workers} cannot be cut into --groups {self.groups}; give a multiple of the groups"
             )
-        if self.group_by is not None and self.split is None:
+        if self.group_by is not None and self.split == SOURCE_SPLIT:
             raise UsageError(f"--group-by {self.group_by} and --split source contradict each other; give one of them")
 
     @property
@@ -107,45 +109,24 @@ class ShardConfig:
         return self.partition == "stratified"
 
     def fractions(self, total: int) -> Fractions:
-        """The fractions of ``total`` examples that ``split``, which is not None, asks for; they add up to 1.
+        """The fractions of ``total`` examples that ``split``, which is not the source's, asks for; they add up to 1.
 
         Raises DataError if there are not as many examples as it counts.
         """
-        assert self.split is not None
+        assert not isinstance(self.split, str)
         fractions = {
-            name: share if isinstance(share, Fraction) else Fraction(share, max(total, 1))
+            name: Fraction(share) if isinstance(share, str) else Fraction(share, max(total, 1))
             for name, share in self.split.items()
-            if share is not None
+            if share != REST
         }
         left = 1 - sum(fractions.values(), Fraction(0))
         if left < 0:
             raise DataError(f"--split asks for more examples than there are ({total}); give smaller numbers")
         return {name: fractions.get(name, left) for name in self.split}
 
-    def to_json(self) -> dict[str, Any]:
-        """As the manifest has it: fractions as exact text, or 'source'."""
-        if self.split is None:
-            return {**vars(self), "split": SOURCE_SPLIT}
-        shares = {name: REST if share is None else share for name, share in self.split.items()}
-        split = {name: str(share) if isinstance(share, Fraction) else share for name, share in shares.items()}
-        return {**vars(self), "split": split}
-
     def option_values(self) -> dict[str, Any]:
         """The option values that give this configuration, without --splits-from and --remove."""
-        split = SOURCE_SPLIT if self.split is None else self.split
-        return {name: getattr(self, name) for name in OPTIONS} | {"split": split, "slices": self.slices["train"]}
-
-    @classmethod
-    def from_json(cls, config: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`."""
-        split = config["split"]
-        request: SplitRequest | None = None
-        if split != SOURCE_SPLIT:
-            request = {
-                name: None if share == REST else share if isinstance(share, int) else Fraction(share)
-                for name, share in split.items()
-            }
-        return cls(**{**config, "split": request})
+        return {name: getattr(self, name) for name in OPTIONS} | {"slices": self.slices["train"]}
 
 
 def resolve_slices(

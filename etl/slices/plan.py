@@ -126,7 +126,7 @@ def is_done_before(stage: Stage, values: Mapping[str, Any], normalized: Generati
     manifest = stage.read_marker()
     if manifest["input"] != normalized.fingerprint or manifest["lineage"] is None:
         return False
-    config = ShardConfig.from_json(manifest["config"])
+    config = ShardConfig(**manifest["config"])
     sizes = {name: split["records"] for name, split in manifest["splits"].items()}
     asked = _requested(values, normalized, _listed(values))
     return replace(config, **asked, slices=_resolve_slices(sizes, normalized, values)) == config
@@ -149,7 +149,7 @@ def plan_slices(
     history = parent.history if parent else SplitHistory.empty()
     removed = history.removed.union(listed or ())
     assignment = None
-    if config.split or parent or removed or config.drop_duplicates or normalized.marker["removed"]:
+    if config.split != SOURCE_SPLIT or parent or removed or config.drop_duplicates or normalized.marker["removed"]:
         rules = Rules(config, len(normalized.marker["classes"]), history, removed)
         assignment = assign_splits(rules, _live_parts(root, normalized))
     total = sum(_count_parts(normalized, assignment), np.zeros((1, 1), dtype=np.int64))
@@ -189,8 +189,8 @@ def _requested(
 ) -> dict[str, Any]:
     """The fields of `ShardConfig` that the option values decide for ``normalized``, whatever the earlier slices are.
 
-    ``split`` is None for the source's own, the default if every live image has one. Of slices that are new it is
-    logged if the splits that images have are not used.
+    The default of ``split`` is the source's own if every live image has one. Of slices that are new it is logged if the
+    splits that images have are not used.
     """
     split = parse_split(DEFAULT_SPLIT) if values["split"] is None else values["split"]
     if values["split"] is None:
@@ -202,11 +202,8 @@ def _requested(
             if values["group_by"] is not None:
                 why = "the source's own splits are not used with --group-by"
             log("shard", f"{why}: --split {DEFAULT_SPLIT} is used for all")
-    return {
-        **{name: values[name] for name in OPTIONS},
-        "split": None if isinstance(split, str) else split,
-        "removed_keys": list_sha256(listed) if listed is not None else None,
-    }
+    removed_keys = list_sha256(listed) if listed is not None else None
+    return {name: values[name] for name in OPTIONS} | {"split": split, "removed_keys": removed_keys}
 
 
 def _resolve_slices(sizes: Mapping[str, int], normalized: Generation, values: Mapping[str, Any]) -> dict[str, int]:

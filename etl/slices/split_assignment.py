@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from etl.errors import DataError
-from etl.partition.config import SPLIT_NAMES
+from etl.partition.config import SOURCE_SPLIT, SPLIT_NAMES
 from etl.partition.shares import Integers, PartCounts, permute, top_up
 from etl.slices.group_assignment import assign_by_group, conflict_of
 from etl.slices.history import Bools
@@ -61,7 +61,7 @@ def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> Spli
     if rules.config.group_by is not None:
         splits, groups, is_duplicate = _by_group(rules, images, groups)
     else:
-        splits, is_duplicate = (_by_source if rules.config.split is None else _by_share)(rules, images)
+        splits, is_duplicate = (_by_source if rules.config.split == SOURCE_SPLIT else _by_share)(rules, images)
     splits[~images.live | is_duplicate] = LEFT_OUT
     there = splits >= 0
     examples = (images.key_rows[there], images.content_rows[there], splits[there])

@@ -103,12 +103,12 @@ class Target:
             raise DataError("the normalised images, or the slices whose splits were kept, are not there")
         assert self.dataset is not None
         recorded = self.manifest["config"]
-        config = ShardConfig.from_json(recorded)
+        config = ShardConfig(**recorded)
         # perhaps more than were given, by those that were removed before
         removed = removed_keys(self.slices.folder) if config.removed_keys else None
         values = config.option_values() | {"slice_size": None}  # there are as many slices as recorded
         plan = plan_slices(self.root, values, self.dataset, self.parent, removed)
-        if plan.config.to_json() | {"removed_keys": None} != recorded | {"removed_keys": None}:
+        if vars(plan.config) | {"removed_keys": None} != recorded | {"removed_keys": None}:
             raise DataError(f"a new plan is not the one of {self.slices.marker}")
         return plan
 

@@ -1,5 +1,4 @@
 import json
-from fractions import Fraction
 from typing import Any
 
 import click
@@ -37,12 +36,12 @@ def test_values(kind: click.ParamType[Any], right: dict[str, Any], wrong: list[s
 
 
 def test_splits_are_exact_fractions() -> None:
-    assert parse_split("train=0.7,test=0.3") == {"train": Fraction(7, 10), "test": Fraction(3, 10)}
-    assert parse_split("train=1/3,validation=2/3") == {"train": Fraction(1, 3), "validation": Fraction(2, 3)}
-    assert parse_split("train=9e-1,test=1E-1") == {"train": Fraction(9, 10), "test": Fraction(1, 10)}
-    assert parse_split("train=rest,test=10") == {"train": None, "test": 10}
+    assert parse_split("train=0.7,test=0.3") == {"train": "7/10", "test": "3/10"}
+    assert parse_split("train=1/3,validation=2/3") == {"train": "1/3", "validation": "2/3"}
+    assert parse_split("train=9e-1,test=1E-1") == {"train": "9/10", "test": "1/10"}
+    assert parse_split("train=rest,test=10") == {"train": "rest", "test": 10}
     assert parse_split("source") == "source"
-    assert parse_split("test=0,train=1") == {"train": Fraction(1)}
+    assert parse_split("test=0,train=1") == {"train": "1"}
 
 
 @pytest.mark.parametrize(

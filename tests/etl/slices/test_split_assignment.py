@@ -25,7 +25,8 @@ SCHEMA = pa.schema([EXTRA if name == "columns" else schemas.ROWS.field(name) for
 
 
 def config(**more: Any) -> ShardConfig:
-    return ShardConfig(**{"partition": "stratified", "split": SHARES, "slices": {}, **more})
+    split = {name: str(share) for name, share in SHARES.items()}
+    return ShardConfig(**{"partition": "stratified", "split": split, "slices": {}, **more})
 
 
 def sha256(content: str) -> bytes:
@@ -156,7 +157,7 @@ def test_a_content_that_the_source_put_into_several_splits_stays_in_them() -> No
     known = SplitHistory.of(keys_before, content_table([("x", "test"), ("x", "validation")]), {})
     keys = ["a", "b", "c", "d"]
     own = {"a": "train", "b": "train", "c": "test", "d": "train"}
-    found = splits(Rules(config(split=None), 3, known), keys, own=own, **dict.fromkeys(keys, "x"))
+    found = splits(Rules(config(split="source"), 3, known), keys, own=own, **dict.fromkeys(keys, "x"))
     assert found == {"a": "test", "b": "validation", "c": "test", "d": "validation"}
 
 
@@ -240,7 +241,7 @@ def test_images_without_a_group_and_strangers_are_refused() -> None:
     with pytest.raises(UsageError, match="none of the 1 keys of --splits-from is among these images, nor any of their"):
         assign_splits(Rules(config(), 3, history({"x": "train"})), [part(["a"])])
     with pytest.raises(DataError, match="1 images have no split of the source's own"):
-        assign_splits(Rules(config(split=None), 3, history({"b": "train"})), [part(["a", "b"])])
+        assign_splits(Rules(config(split="source"), 3, history({"b": "train"})), [part(["a", "b"])])
 
 
 def test_a_placeholder_image_in_every_group_takes_no_quadratic_time() -> None:
