@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from etl.errors import DataError
 from etl.partition.config import SOURCE_SPLIT, SPLIT_NAMES
 from etl.partition.shares import Integers, PartCounts, permute, top_up
 from etl.slices.group_assignment import assign_by_group, conflict_of
@@ -23,8 +22,9 @@ from etl.slices.images import LEFT_OUT, NO_SPLIT, Images, Rules, Splits, gather
 
 @dataclass
 class SplitAssignment:
-    """The split (or `LEFT_OUT`) and the label of every image, part by part, and how many live ones were left out, by
-    cause.
+    """The split and the label of every image, part by part, and how many live ones were left out, by cause.
+
+    A split may be `LEFT_OUT`, or `NO_SPLIT` if the source gave an image none.
 
     ``known`` counts how examples were known before (`_count_known`). ``retired`` are the tables that
     `SplitHistory.retired_tables` gives; ``removed`` the keys that a list removed.
@@ -40,11 +40,11 @@ class SplitAssignment:
 
     def counts(self) -> Iterator[PartCounts]:
         """Examples of each part, by split and label."""
+        rows = len(SPLIT_NAMES) + 1  # the last one for `NO_SPLIT`
         for splits, labels in zip(self.splits, self.labels, strict=True):
-            there = splits >= 0
-            cells = splits[there].astype(np.int64) * self.classes + labels[there]
-            counted = np.bincount(cells, minlength=(len(SPLIT_NAMES) + 1) * self.classes)
-            yield counted.reshape(len(SPLIT_NAMES) + 1, self.classes)
+            there = splits != LEFT_OUT
+            cells = splits[there].astype(np.int64) % rows * self.classes + labels[there]
+            yield np.bincount(cells, minlength=rows * self.classes).reshape(rows, self.classes)
 
     def tables(self) -> Iterator[pa.Table]:
         """The splits as tables of `etl.formats.schemas.ASSIGNMENTS`, one for each part."""
@@ -54,8 +54,8 @@ class SplitAssignment:
 def assign_splits(rules: Rules, parts: Iterable[tuple[pa.Table, Bools]]) -> SplitAssignment:
     """The splits of the images of ``parts``: for each its rows (`IMAGE_COLUMNS`) and which of them are live.
 
-    Raises DataError if an image has no split or no group though one is needed; UsageError if the history has none of
-    the images, or no image has a group; GroupConflict if no split is right for an image.
+    Raises DataError if an image has no group though one is needed; UsageError if the history has none of the images, or
+    no image has a group; GroupConflict if no split is right for an image.
     """
     images, groups = gather(rules, parts), dict(rules.history.groups)
     if rules.config.group_by is not None:
@@ -114,12 +114,7 @@ def _by_source(rules: Rules, images: Images) -> tuple[Splits, Bools]:
     """Each image where its content was, else its key, else where the source has it; and which are duplicates."""
     splits = np.where(images.by_content >= 0, images.by_content, images.by_key)
     splits = np.where(splits >= 0, splits, images.own)
-    is_duplicate = _find_duplicates(rules, images, splits)
-    if without := int((images.live & ~is_duplicate & (splits == NO_SPLIT)).sum()):
-        raise DataError(
-            f"{without} images have no split of the source's own; give fractions: --split train=0.8,test=0.2"
-        )
-    return splits, is_duplicate
+    return splits, _find_duplicates(rules, images, splits)
 
 
 def _by_share(rules: Rules, images: Images) -> tuple[Splits, Bools]:
