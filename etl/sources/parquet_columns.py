@@ -1,7 +1,7 @@
 """Open Parquet files with images: find the columns by the user's options, else by name and type, and read them."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +71,14 @@ def read_cells(file: Place, leaf: str, rows: Sequence[int]) -> Iterator[bytes | 
 _BYTES = "bytes"
 _OTHER_LABEL_COLUMNS = ("labels",)
 
+Test = Callable[[pa.DataType], bool]  # of Arrow's, for a kind of types
+_BINARY: tuple[Test, ...] = (pa.types.is_binary, pa.types.is_large_binary)
+_TEXT: tuple[Test, ...] = (pa.types.is_string, pa.types.is_large_string)
+_KEY = (*_TEXT, pa.types.is_integer)
+_LABEL = (*_KEY, pa.types.is_boolean)
+_TIMES = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp)
+_SCALAR = (*_LABEL, pa.types.is_floating, pa.types.is_decimal, *_TIMES)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -103,12 +111,12 @@ def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
         raise UsageError(f"{file} has the column {one_line(twice[0])} more than once; write it with other names")
     image = _image_column(schema, options, file)
     label, split, key = find_columns(schema.names, options, str(file), _OTHER_LABEL_COLUMNS)
-    for option, name, is_right, what in (
-        ("--label-column", label, _is_label, "labels are integers, text or booleans"),
-        ("--split-column", split, _is_text, "splits are text"),
-        ("--key-column", key, _is_key, "keys are text or integers"),
+    for option, name, tests, what in (
+        ("--label-column", label, _LABEL, "labels are integers, text or booleans"),
+        ("--split-column", split, _TEXT, "splits are text"),
+        ("--key-column", key, _KEY, "keys are text or integers"),
     ):
-        if name is not None and not is_right(kind := schema.field(name).type):
+        if name is not None and not _is_any(kind := schema.field(name).type, tests):
             raise UsageError(
                 f"the column {one_line(name)} of {file} is {one_line(kind)}; {what}: name their column by {option}"
             )
@@ -119,8 +127,8 @@ def layout_of(schema: pa.Schema, options: SourceOptions, file: Place) -> Layout:
         label=label,
         split=split,
         key=key,
-        others=tuple(sorted(field.name for field in rest if _is_scalar(field.type))),
-        left_out=tuple(field.name for field in rest if not _is_scalar(field.type)),
+        others=tuple(sorted(field.name for field in rest if _is_any(field.type, _SCALAR))),
+        left_out=tuple(field.name for field in rest if not _is_any(field.type, _SCALAR)),
         names=class_names(schema, label) if pa.types.is_integer(schema.field(label).type) else None,
     )
 
@@ -143,32 +151,14 @@ def _image_column(schema: pa.Schema, options: SourceOptions, file: Place) -> pa.
 def _holds_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         number = kind.get_field_index(_BYTES)
-        return number >= 0 and _is_binary(kind.field(number).type)
-    return _is_binary(kind)
+        return number >= 0 and _is_any(kind.field(number).type, _BINARY)
+    return _is_any(kind, _BINARY)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_key(kind: pa.DataType) -> bool:
-    return bool(_is_text(kind) or pa.types.is_integer(kind))
-
-
-def _is_label(kind: pa.DataType) -> bool:
-    return bool(_is_key(kind) or pa.types.is_boolean(kind))
-
-
-def _is_scalar(kind: pa.DataType) -> bool:
-    of = pa.types
-    others = (of.is_floating, of.is_decimal, of.is_date, of.is_time, of.is_timestamp)
-    return _is_label(kind) or any(is_one(kind) for is_one in others)
+def _is_any(kind: pa.DataType, tests: Sequence[Test]) -> bool:
+    """True if one of the ``tests`` holds for a type; a dictionary of text is text."""
+    is_coded_text = pa.types.is_dictionary(kind) and _is_any(kind.value_type, _TEXT)
+    return any(test(pa.string() if is_coded_text else kind) for test in tests)
 
 
 def class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
