@@ -30,7 +30,7 @@ from etl.sources.fields import (
     parse_object,
     scalar_text,
 )
-from etl.sources.folder import Links, read_file
+from etl.sources.folder import read_file, require_inside
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 
 _PATH_COLUMNS = ("path", "uri", "url", "file", "file_name", "filename", "image")
@@ -75,9 +75,11 @@ class ListSource(Source):
     def __init__(self, place: Place, options: SourceOptions) -> None:
         entries = list(_entries(place, options))
         reject_duplicates([entry.key for entry in entries], lambda entry: f"line {entries[entry].line} of {place}")
-        links = Links(place.parent, options.follow_links)
-        for entry in entries:
-            links.check_listed(entry.place, f"line {entry.line} of {place}")
+        folder, real_folder = place.parent, place.parent.real_path
+        for entry in () if options.follow_links else entries:
+            file = entry.place
+            if file.filesystem == folder.filesystem and file.path.startswith(f"{folder.path.rstrip('/')}/"):
+                require_inside(file, folder, real_folder, f"line {entry.line} of {place}: ")
         infos = _stat_files(entries, place)
         self.classes, labels = number_labels({entry.label for entry in entries}, options, place)
         self._places = [entry.place for entry in entries]

@@ -40,8 +40,7 @@ class FolderSource(Source):
     def __init__(self, place: Place, options: SourceOptions) -> None:
         self._place = place
         self._split_folders = split_folders = options.split_folders
-        links = Links(place, options.follow_links)
-        files = list(walk(place, links))
+        files = list(walk(place, None if options.follow_links else place))
         where = f"a file in {place}"
         located = [(self._locate(path, where), info) for path, info in files]
         found = [(found, info) for found, info in located if found is not None and info.size is not None]
@@ -165,42 +164,28 @@ def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
         raise change_error(place)
 
 
-class Links:
-    """The links below the folder ``source``, which may itself be one. Hard links are files like others.
+def require_inside(file: Place, source: Place, real_source: str, where: str = "") -> None:
+    """Raise UsageError if a link leads ``file`` out of the folder ``source``, whose real path is ``real_source``.
 
-    Unless ``are_followed``, a link that leads out of it is an error: somebody who can write to a source must not be
-    able to choose which other files of this machine become part of a dataset.
+    Somebody who can write to a source must not be able to choose which other files of this machine become part of a
+    dataset. Hard links are files like others.
     """
-
-    def __init__(self, source: Place, are_followed: bool) -> None:
-        self._source, self._are_followed = source, are_followed
-        self._inside = _folder(source.real_path)
-
-    def check(self, link: Place) -> None:
-        """Raise UsageError if a link leads out of the source."""
-        self._require_inside(link.real_path, str(link))
-
-    def check_listed(self, file: Place, where: str) -> None:
-        """Raise UsageError if a path that a list has begins in the folder of the list, and a link leads it out."""
-        if file.filesystem.scheme == "file" and file.path.startswith(_folder(self._source.path)):
-            self._require_inside(file.real_path, f"{where}: {file}")
-
-    def _require_inside(self, target: str, what: str) -> None:
-        if not (self._are_followed or _folder(target).startswith(self._inside)):
-            raise UsageError(
-                f"{what} leads by a link to {target}, out of {self._source}; remove it, or give --follow-links to take"
-                " what links lead to"
-            )
+    target = file.real_path
+    if not f"{target}/".startswith(f"{real_source.rstrip('/')}/"):
+        raise UsageError(
+            f"{where}{file} leads by a link to {target}, out of {source}; remove it, or give --follow-links to take"
+            " what links lead to"
+        )
 
 
 def walk(
-    folder: Place, links: Links | None = None, prefix: str = "", above: tuple[str, ...] = ()
+    folder: Place, source: Place | None = None, prefix: str = "", above: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, fs.FileInfo]]:
     """Yield (path below ``folder``, after ``prefix``; info) of everything below that is not a visible folder.
 
     Links to folders are followed, hidden links are left out. ``above`` are the real paths of the folders above. Raises
-    UsageError for a circle, for a link to nothing, for a link that leads out of the source of ``links``, and for more
-    than `MAX_DEPTH` folders within each other.
+    UsageError for a circle, for a link to nothing, for a link that leads out of the ``source`` (None: it may), and for
+    more than `MAX_DEPTH` folders within each other.
     """
     if len(above) > MAX_DEPTH:
         raise UsageError(f"{prefix[:MAX_DEPTH]}... is more than {MAX_DEPTH} folders deep. Move what is in it up")
@@ -215,18 +200,14 @@ def walk(
         require_utf8(f"the name of a link in {folder}", name)
         if not (folder / name).exists():
             raise UsageError(f"{folder / name} is a link to nothing; remove it, or put back what it led to")
-        elif links:
-            links.check(folder / name)
+        if source:
+            require_inside(folder / name, source, (*above, real_path)[0])
     for info in folder.children():
         path = f"{prefix}{info.base_name}"
         if hidden and info.base_name in hidden:
             continue
         # only a regular file has a size; Arrow makes an enum of a type, which takes 20 times as long
         if info.size is None and info.type == fs.FileType.Directory and is_visible(path):
-            yield from walk(folder / info.base_name, links, f"{path}/", (*above, real_path))
+            yield from walk(folder / info.base_name, source, f"{path}/", (*above, real_path))
         else:
             yield path, info
-
-
-def _folder(path: str) -> str:
-    return f"{path.rstrip('/')}/"
