@@ -22,7 +22,7 @@ from etl.normalized.parts import (
     require_recorded,
     rows_place,
 )
-from etl.raw.packs import NO_COPY, TarWriter, list_place, pack_place
+from etl.raw.packs import NO_COPY, list_place, pack_place, write_end, write_member
 from etl.sources.base import Content
 from etl.storage.atomic import OutputFile, publishing
 from etl.storage.place import Place
@@ -40,7 +40,7 @@ class PartWriter:
     open_rejects: Callable[[], OutputFile]
     rows: list[dict[str, Any]] = field(default_factory=list)
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    tar: TarWriter | None = None
+    tar: OutputFile | None = None
 
     def add(self, image: dict[str, Any], content: Content) -> None:
         """Normalize and add an image of the pack's list."""
@@ -51,8 +51,8 @@ class PartWriter:
         row = {name: image[name] for name in schemas.IMAGE_COLUMNS}
         if isinstance(result, Reject):
             if self.tar is None:
-                self.tar = TarWriter(self.open_rejects())
-            offset, _ = self.tar.add(image["key"], content, image["size"])
+                self.tar = self.open_rejects()
+            offset, _ = write_member(self.tar, image["key"], content, image["size"])
             reason = {"reason": result.reason.value, "detail": result.detail}
             self.rejects.append(row | reason | {"size": image["size"], "offset": offset})
             return
@@ -112,13 +112,13 @@ def normalize_pack(
             part.add(image, content)
             report(done)
         if part.tar is not None:
-            part.tar.finish()
+            write_end(part.tar)
     rows = parquet_tables.table_of(schemas.ROWS, part.rows)
     rejects = parquet_tables.table_of(schemas.REJECTS, part.rejects)
     counts = part_facts(rows, rejects, len(classes))
     if part.tar is not None:
         list_sha256 = parquet_tables.write_table(list_file, staging, rejects).sha256
-        counts["rejects"] |= {"sha256": part.tar.output.sha256, "list_sha256": list_sha256}
+        counts["rejects"] |= {"sha256": part.tar.sha256, "list_sha256": list_sha256}
     facts = {
         **origin.to_json(),
         "input": rows.num_rows + rejects.num_rows,

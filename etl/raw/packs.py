@@ -44,30 +44,25 @@ def pack_place(raw: Place, pack: str, file: str | None = None) -> Place:
     return open_place(file) if file else raw / "packs" / f"{pack}.tar"
 
 
-class TarWriter:
-    """Writes members to a tar file, one after the other, and knows where each member's bytes begin."""
+def write_member(tar: OutputFile, name: str, content: Content, size_bytes: int) -> tuple[int, bytes]:
+    """Append a member, which is whole or comes in pieces; returns the offset of its bytes, and their SHA-256."""
+    header = tarfile.TarInfo(name)
+    header.size = size_bytes
+    tar.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+    offset, digest = tar.size_bytes, hashlib.sha256()
+    for piece in pieces(content):
+        tar.write(piece)
+        digest.update(piece)
+    if tar.size_bytes - offset != size_bytes:
+        raise DataError(f"{name} is not the file of {size_bytes} bytes that it was; run again")
+    tar.write(bytes(-size_bytes % tarfile.BLOCKSIZE))
+    return offset, digest.digest()
 
-    def __init__(self, output: OutputFile) -> None:
-        self.output = output
 
-    def add(self, name: str, content: Content, size_bytes: int) -> tuple[int, bytes]:
-        """Append a member, which is whole or comes in pieces; returns the offset of its bytes, and their SHA-256."""
-        header = tarfile.TarInfo(name)
-        header.size = size_bytes
-        self.output.write(header.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
-        offset, digest = self.output.size_bytes, hashlib.sha256()
-        for piece in pieces(content):
-            self.output.write(piece)
-            digest.update(piece)
-        if self.output.size_bytes - offset != size_bytes:
-            raise DataError(f"{name} is not the file of {size_bytes} bytes that it was; run again")
-        self.output.write(bytes(-size_bytes % tarfile.BLOCKSIZE))
-        return offset, digest.digest()
-
-    def finish(self) -> None:
-        """Write the end of the archive: two empty blocks, up to a whole record."""
-        self.output.write(bytes(2 * tarfile.BLOCKSIZE))
-        self.output.write(bytes(-self.output.size_bytes % tarfile.RECORDSIZE))
+def write_end(tar: OutputFile) -> None:
+    """Write the end of an archive: two empty blocks, up to a whole record."""
+    tar.write(bytes(2 * tarfile.BLOCKSIZE))
+    tar.write(bytes(-tar.size_bytes % tarfile.RECORDSIZE))
 
 
 def pieces(content: Content) -> Iterable[bytes]:
@@ -132,13 +127,12 @@ def copy_to_packs(
     def copy_pack(plan: PackPlan, contents: Iterator[Content]) -> Any:
         """Publish a tar file of the images."""
         rows = []
-        with publishing(pack_place(run.folder, plan.name), run.staging) as output:
-            tar = TarWriter(output)
+        with publishing(pack_place(run.folder, plan.name), run.staging) as tar:
             for image in plan.images:
-                rows.append(_row(plan, image, *tar.add(image.key, next(contents), image.size_bytes)))
+                rows.append(_row(plan, image, *write_member(tar, image.key, next(contents), image.size_bytes)))
                 yield
-            tar.finish()
-        return rows, {"bytes": output.size_bytes, "sha256": output.sha256}
+            write_end(tar)
+        return rows, {"bytes": tar.size_bytes, "sha256": tar.sha256}
 
     plans = _plan(_by_size(images, pack_bytes), first)
     runs = groupby(plans, _file_of if source.is_sequential else attrgetter("name"))
