@@ -95,7 +95,7 @@ def normalize_pack(
     if rows_file.exists():
         return parquet_tables.read_facts(rows_file)
     tar_place, list_file = rejects_places(normalized, origin.part)
-    images, pack_facts = parquet_tables.read_with_facts(list_place(raw, origin.pack), NO_COPY)
+    images = parquet_tables.read_table(list_place(raw, origin.pack), remedy=NO_COPY)
     require_recorded(list_place(raw, origin.pack), origin.list_sha256)
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
@@ -105,7 +105,7 @@ def normalize_pack(
             pack_place(raw, origin.pack, origin.file),
             images.to_pylist(),
             remedy,
-            pack_facts.get("column"),
+            parquet_tables.facts_of(images).get("column"),
             most_bytes=worker.config.limits.size_bytes,
         )
         for done, (image, content) in enumerate(contents, start=1):

@@ -240,9 +240,11 @@ def trace(root: Place, part: str, key: str, sha256: bytes) -> Facts:
 def _find_row(place: Place, key: str, sha256: bytes) -> tuple[int, Facts, Facts]:
     """Number and content of the row of ``key``, and the facts of its table. Raises DataError if there is none."""
     try:
-        rows, facts = parquet_tables.read_with_facts(place)
+        rows = parquet_tables.read_table(place)
     except FileNotFoundError:
         raise DataError(f"{place} is not there any more") from None
+    if not (facts := parquet_tables.facts_of(rows)):
+        raise DataError(f"{place} has no facts; it was damaged or written by something else")
     number = pc.index(rows["key"], key).as_py()
     if number < 0:
         raise DataError(f"{place} has no row of {key}")
