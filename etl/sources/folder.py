@@ -156,10 +156,13 @@ def read_file(place: Place, image: SourceImage) -> Content:
 
 def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
     left = image.size_bytes
-    with place.filesystem.explaining(place.path), place.open_stream() as stream:
-        while left >= 0 and (piece := stream.read(READ_BUFFER_BYTES)):
-            left -= len(piece)
-            yield piece
+    try:
+        with place.filesystem.explaining(place.path), place.open_stream() as stream:
+            while left >= 0 and (piece := stream.read(READ_BUFFER_BYTES)):
+                left -= len(piece)
+                yield piece
+    except FileNotFoundError:
+        raise change_error(place) from None
     if left:
         raise change_error(place)
 

@@ -49,7 +49,7 @@ def _files_of_pack(pack: Entry) -> Iterator[str]:
 
 def _files_of_part(part: Entry) -> Iterator[str]:
     yield from (f"parts/{part['part']}.tfrecord", f"parts/{part['part']}.parquet")
-    if part["rejects"]["count"]:
+    if "sha256" in part["rejects"]:
         yield from (f"rejects/{part['part']}.tar", f"rejects/{part['part']}.parquet")
 
 
