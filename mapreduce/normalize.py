@@ -95,7 +95,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     known = {pack_of(part): part for part in parent.entries} if parent else {}
     if parent is not None:
         stage.refuse_another(parent.marker, {"config": identity["config"]})
-        _input_of(root, parent)
+        _input_of(root, parent)  # else its parts may be of other packs with the same names
     run = stage.renew(identity, parent.fingerprint if parent else None, overwrite=overwrite)
     if run is None:
         return True

@@ -72,6 +72,14 @@ def _check_shares(text: str, shares: Mapping[str, Fraction | int | str]) -> None
         raise ValueError(f"{text!r} leaves nothing to train on; give train a share above 0")
 
 
+def _is_exact(text: str) -> bool:
+    """True if a text, perhaps of a manifest that was edited, is a fraction in lowest terms."""
+    try:
+        return str(Fraction(text)) == text
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
 # fields of a `ShardConfig` that have the names of their options
 OPTIONS = ("partition", "workers", "groups", "seed", "group_by", "drop_duplicates", "split")
 
@@ -81,7 +89,7 @@ class ShardConfig:
     """How examples go to splits and slices, as the manifest has it.
 
     ``splits_from`` is the SHA-256 of the manifest whose splits are kept, ``removed_keys`` that of the list of keys to
-    leave out.
+    leave out. Raises UsageError if values contradict each other, DataError for an inexact share.
     """
 
     partition: str
@@ -102,6 +110,9 @@ class ShardConfig:
             )
         if self.group_by is not None and self.split == SOURCE_SPLIT:
             raise UsageError(f"--group-by {self.group_by} and --split source contradict each other; give one of them")
+        for share in () if isinstance(self.split, str) else self.split.values():
+            if isinstance(share, str) and share != REST and not _is_exact(share):
+                raise DataError(f"the share {share!r} of a split is not one that shard writes")
 
     @property
     def is_stratified(self) -> bool:

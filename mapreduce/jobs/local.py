@@ -77,7 +77,8 @@ class LocalRunner(LocalMRJobRunner):
         env = {**os.environ, "LC_ALL": "C", "TMPDIR": self._get_local_tmp_dir()}
         with open(output, "wb") as lines, suppress(OSError, subprocess.CalledProcessError):
             words = [*self._sort_bin(), *inputs]
-            subprocess.run(words, stdout=lines, stderr=subprocess.DEVNULL, env=env, check=True, preexec_fn=tie)
+            nothing = subprocess.DEVNULL
+            subprocess.run(words, stdin=nothing, stdout=lines, stderr=nothing, env=env, check=True, preexec_fn=tie)
             return
         _sort_lines_in_memory(inputs, output, sort_values=self._sort_values)
 

@@ -4,10 +4,10 @@ from typing import Any
 import click
 import pytest
 
-from etl.errors import UsageError
+from etl.errors import DataError, UsageError
 from etl.images.config import Limits, NormalizeConfig
 from etl.options.click_command import BYTES, COLOR, COUNTS, FRACTION, NUMBERS, SECONDS, SIZE
-from etl.partition.config import parse_split, resolve_slices
+from etl.partition.config import ShardConfig, parse_split, resolve_slices
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,12 @@ def test_splits_are_exact_fractions() -> None:
     assert parse_split("train=rest,test=10") == {"train": "rest", "test": 10}
     assert parse_split("source") == "source"
     assert parse_split("test=0,train=1") == {"train": "1"}
+
+
+@pytest.mark.parametrize("share", ["8/10", "1/0", "0.8", "most"])
+def test_a_share_of_an_edited_manifest_is_refused(share: str) -> None:
+    with pytest.raises(DataError, match=f"the share '{share}' of a split is not one that shard writes"):
+        ShardConfig(partition="uniform", split={"train": share}, slices={})
 
 
 @pytest.mark.parametrize(
