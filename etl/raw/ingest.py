@@ -67,9 +67,8 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
         require_same_storage(source.large_files(), root.uri)
     pack_bytes: int = values["pack_size"] or parse_bytes(DEFAULT_PACK_SIZE)
     config = {"in_place": in_place, "pack_bytes": None if in_place else pack_bytes, **options.to_json()}
-    images = fingerprint(source.images, source.classes)
-    identity = {"config": config, "input": images}
-    listing = _listing(source, images, in_place)
+    identity: dict[str, Any] = {"config": config, "input": fingerprint(source.images, source.classes)}
+    listing = _listing(source, identity["input"], in_place)
     versions = partial(versions_bytes, source.images, listing)
     found, looked = Comparison.with_nothing(len(source.images)), True
     if parent is not None:
@@ -144,11 +143,11 @@ def _source_options(values: Mapping[str, Any]) -> SourceOptions:
     return SourceOptions(**{name: values[name] for name in SOURCE_OPTIONS}, classes=classes)
 
 
-def _listing(source: Source, images: str, in_place: bool) -> str:
-    """Fingerprint of a source whose images have this fingerprint; of their versions, and ``in_place`` files' URIs."""
+def _listing(source: Source, images_sha256: str, in_place: bool) -> str:
+    """Fingerprint of a source: that of its images, their versions, and with ``in_place`` the URIs of its files."""
     uris = [file.place.uri for file in source.large_files()] if in_place else []
     versions = ",".join(str(image.version) for image in source.images)
-    return fingerprint_of("\n".join([images, versions, *uris]).encode())
+    return fingerprint_of("\n".join([images_sha256, versions, *uris]).encode())
 
 
 def _join(source: Source, table: str | None) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
 def require_inside(file: Place, source: Place, real_source: str, where: str = "") -> None:
     """Raise UsageError if a link leads ``file`` out of the folder ``source``, whose real path is ``real_source``.
 
-    Somebody who can write to a source must not be able to choose which other files of this machine become part of a
+    A user who can write to a source must not be able to choose which other files of this machine become part of a
     dataset. Hard links are files like others.
     """
     target = file.real_path
