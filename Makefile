@@ -28,7 +28,7 @@ help:
 	@echo "make test     the unit tests, and one real proof of every guarantee: Hadoop, Horovod, Airflow; 6 to 11 minutes on 2 cores"
 	@echo "make test-unit  the unit tests alone, in process; 2 to 4 minutes"
 	@echo "make test-all   every test but the exhaustive ones; 20 to 30 minutes"
-	@echo "make check    lint, format and types"
+	@echo "make check    lint, format, imports and types"
 	@echo "make chaos    the slow tests: every kill point, 10,000 damaged images and containers"
 	@echo "make same-bytes BASE=COMMIT  whether the stages of COMMIT and of this tree leave the same bytes; 1 minute"
 	@echo "make hadoop-up, hadoop-status, hadoop-down  a real single-node Hadoop on this machine, to try things on"
@@ -75,6 +75,7 @@ bench: $(INSTALLED)
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 format: $(INSTALLED)

@@ -58,6 +58,7 @@ setup(
         "airflow": ["apache-airflow>=3.3,<4"],
         "dev": [
             "hypothesis>=6",
+            "import-linter>=2.3",  # exhaustive layers
             "jsonschema>=4.23",
             "mypy>=1.15",
             # 9.1 loses fixtures if a file of a folder is named between two files below it (pytest-dev/pytest#14635);

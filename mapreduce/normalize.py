@@ -258,7 +258,7 @@ def _input_of(root: Place, parent: Generation) -> Generation:
     if found is None:
         raise UsageError(
             f"{parent.folder} was made from other packs than {raw.marker} names now (none of its generations is that"
-            " input); use another place, or --overwrite to replace it"
+            " input); use another place, or replace it: ringslice normalize --overwrite"
         )
     return found
 

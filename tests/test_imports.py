@@ -1,68 +1,31 @@
-"""Who may import whom, how large modules and packages may be, and what they may be called; read from the source."""
+"""What a module may import of third parties, how large modules and packages may be, and what they may be called.
+
+The order of the packages is checked by import-linter (`make check`), as pyproject.toml has it.
+"""
 
 import ast
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import grimp
 import pytest
 
 from tests.lib.commands import REPOSITORY, run, succeeded
 
-STARTERS = (
-    *("train.launch", "train.main", "train.evaluate", "train.export", "train.predict", "train.read_bench"),
-    *("train.convert_weights", "train.promote", "train.start"),
-)
-# The packages in the order of their imports: each may import its own modules and those of the levels above it.
-LEVELS = (
-    ("etl", "etl.errors", "etl.values", "etl.progress", "etl.threads", "etl.processes", "etl.entry_point"),
-    ("etl.hadoop", "etl.partition", "etl.images"),
-    ("etl.storage",),
-    ("etl.options", "etl.formats"),
-    ("etl.stages", "etl.sources", "etl.doctor"),
-    ("etl.raw",),
-    ("etl.normalized",),
-    ("etl.slices",),
-    ("etl.verify", "etl.report", "etl.erase"),
-    ("mapreduce", "mapreduce.jobs"),
-    ("mapreduce.normalize", "mapreduce.shard", "mapreduce.verify"),
-    ("train", "train.toolchain", "train.monitor"),
-    ("train.checkpoints",),
-    ("train.reader",),
-    ("train.config",),
-    ("train.parallel",),
-    ("train.runs",),
-    ("train.report",),
-    ("mapreduce.cli",),
-    ("train.tf_backend", "train.torch_backend"),
-    ("train.strategies",),
-    ("train.evaluation",),
-    ("train.loop", "train.serving"),
-    tuple(STARTERS),
-)
-LEVEL_OF = {package: level for level, packages in enumerate(LEVELS) for package in packages}
-IMPORTERS = {"import_module", "__import__"}  # functions that import what their argument names
-ANY = "<any>"  # said of a module whose name is known only at run time
-BY_NAME = {"train.config.builder": {ANY}}  # the user's own models
-# Of one level, but imported by its other packages.
-LEAVES = {"etl", "etl.errors", "etl.processes", "etl.values", "mapreduce", "train", "train.main"}
-
 CORE = {"click", "crc32c", "cv2", "google", "hdfs_native", "numpy", "PIL", "pyarrow", "rich", "simplejpeg"}
-FRAMEWORKS = {"horovod", "keras", "tensorflow", "torch"}
 ENTRY = "ringslice_entry"  # imports the standard library only, and `mapreduce.cli` last
 THIRD_PARTY = {
     "etl": CORE,
     "mapreduce": {"click", "mrjob", "numpy", "packaging"},
-    "train": {"click", "crc32c", "cv2", "google", "numpy", "pyarrow", "safetensors", "simplejpeg"} | FRAMEWORKS,
+    "train": {
+        *("click", "crc32c", "cv2", "google", "numpy", "pyarrow", "safetensors", "simplejpeg"),
+        *("horovod", "keras", "tensorflow", "torch"),
+    },
 }
 # of the extra "report": imported only while a report is made
 DRAWING = {"etl.report.render": {"jinja2"}, "etl.report.charts": {"matplotlib"}}
-WITHOUT_TENSORFLOW = (
-    *("train.reader", "train.monitor", "train.config", "train.checkpoints", "train.toolchain", "train.parallel"),
-    *("train.runs", "train.report", "train.evaluation", "train.loop"),
-)
 
 MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 350, 60, 16
 
@@ -79,54 +42,11 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text())
 
 
-@cache
-def imports_of(module: str) -> frozenset[str]:
-    """Every module that ``module`` imports, anywhere in it; of ours the module itself, not its package."""
-    found = set()
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module, f"{module} imports relatively"
-            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
-            found |= inner or {node.module}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in IMPORTERS:
-            names = [word.value if isinstance(word, ast.Constant) else ANY for word in node.args[:1]]
-            found |= {str(name) for name in names}
-    return frozenset(found)
-
-
-def package_of(module: str) -> str:
-    return ".".join(module.split(".")[:2])
-
-
-def upward(module: str) -> Iterator[str]:
-    """The imports of ``module`` that go against the order of `LEVELS`."""
-    own = package_of(module)
-    for other in sorted(imports_of(module) & set(MODULES)):
-        package = package_of(other)
-        is_leaf = package in LEAVES and LEVEL_OF[package] == LEVEL_OF[own]
-        if package != own and not is_leaf and LEVEL_OF[package] >= LEVEL_OF[own]:
-            yield other
-
-
-def test_imports_follow_the_order_of_packages() -> None:
-    assert {package_of(module) for module in MODULES} == set(LEVEL_OF)
-    assert {module: found for module in MODULES if (found := list(upward(module)))} == {}
-
-
-def test_a_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = "def late():\n    importlib.import_module('etl.sources.idx')\n"
-    (tmp_path / "a.py").write_text(f"import mapreduce.cli as c\nfrom train import main\n{late}")
-    monkeypatch.setitem(MODULES, "etl.storage.a", tmp_path / "a.py")
-    assert list(upward("etl.storage.a")) == ["etl.sources.idx", "mapreduce.cli", "train.main"]
-
-
 def test_third_party_packages_are_those_of_the_core_and_the_extras() -> None:
+    graph = grimp.build_graph(*THIRD_PARTY, include_external_packages=True, cache_dir=None)
     for module in MODULES:
-        top = module.split(".")[0]
-        others = {name.split(".")[0] for name in imports_of(module)} - {*THIRD_PARTY, ENTRY, *sys.stdlib_module_names}
-        assert others <= THIRD_PARTY[top] | DRAWING.get(module, set()) | BY_NAME.get(module, set()), module
+        others = graph.find_modules_directly_imported_by(module) - {*MODULES, ENTRY, *sys.stdlib_module_names}
+        assert others <= THIRD_PARTY[module.split(".")[0]] | DRAWING.get(module, set()), module
 
 
 # They write between processes of ours, in TOML and in messages, or to check text; all other calls write a file or
@@ -158,12 +78,6 @@ def test_the_dags_import_airflow_and_the_standard_library_only() -> None:
         nodes = [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
         names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]
         assert {str(name).split(".")[0] for name in names} - sys.stdlib_module_names <= IN_AIRFLOW
-
-
-def test_tensorflow_is_imported_only_where_it_is_needed() -> None:
-    for module in MODULES:
-        if module.startswith(WITHOUT_TENSORFLOW) or module in STARTERS:
-            assert not {name.split(".")[0] for name in imports_of(module)} & FRAMEWORKS, module
 
 
 def test_no_module_is_named_like_another() -> None:

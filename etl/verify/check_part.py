@@ -72,9 +72,11 @@ class PartCheck:
         if "list_sha256" in rejects:
             bad = self._read(What.REJECTS, listed, schemas.REJECTS, rejects["list_sha256"])
         if every_stage:
-            pack = pack_place(raw, self.pack_name, self.part.get("file"))
+            file = self.part.get("file")
+            pack = pack_place(raw, self.pack_name, file)
             self._check_file(What.PART, records_place(normalized, self.name), self.part["sha256"], rows)
-            self._check_file(What.PACK, pack, self.part["pack_sha256"], images)
+            # a file of the source may be many packs: it is hashed by a line of work of its own
+            self._check_file(What.PACK, pack, None if file else self.part["pack_sha256"], images)
             if "sha256" in rejects:
                 self._check_file(What.REJECTS, tar, rejects["sha256"], bad)
         result.unreadable.update(lists=images is None, rejects=bad is None)
@@ -101,11 +103,14 @@ class PartCheck:
             return None
         return self.result.read(defect, name, place, schema)
 
-    def _check_file(self, what: str, place: Place, sha256: str, table: pa.Table | None) -> None:
-        """A file against its SHA-256, and against the table of what is in it (None: not known)."""
+    def _check_file(self, what: What, place: Place, sha256: str | None, table: pa.Table | None) -> None:
+        """A file against its SHA-256 (None: checked elsewhere), and against the table of what is in it (None: not
+        known).
+        """
         name, defect = (self.pack_name, What.LIST) if what == What.PACK else (self.name, What.INPUT)
+        defect = defect if sha256 else what
         fault = _records_fault if what == What.PART else _images_fault
-        is_written = self.result.require_sha256(what, name, place, sha256)
+        is_written = sha256 is None or self.result.require_sha256(what, name, place, sha256)
         if is_written and table is not None and (line := fault(place, table)):
             self.result.find(defect, name, line)
 
@@ -209,7 +214,7 @@ def _images_fault(place: Place, images: pa.Table) -> str | None:
     facts = parquet_tables.facts_of(images)
     column, total = facts.get("column"), facts.get("bytes")
     if total not in (None, size := place.info().size):
-        return f"{place} has {size} bytes, its list records {total}"
+        return f"{place} has {size} bytes, its list records {total}" if size is not None else f"{place} is missing"
     starts, ends = images["offset"], pc.add(images["offset"], images["size"])
     if column is None and pc.any(pc.or_(pc.less(ends, starts), pc.greater(ends, size))).as_py():
         return f"the list of {place} has an image outside of it"

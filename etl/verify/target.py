@@ -143,6 +143,7 @@ class Target:
             files += (_file(What.PARENT, self.parent.folder, each) for each in tables)
         if every_stage:
             files += [*_earlier_markers(normalized_stage(self.root)), *_earlier_markers(raw_stage(self.root))]
+            files += _files_in_place(self.dataset) if self.dataset else ()
         kinds = ((SLICES, _slices(self.manifest)), (PARTS, parts), (FILES, files))
         runs = ((kind, run) for kind, items in kinds for run in _runs(items))
         return [{"kind": kind, "items": run, "line": number} for number, (kind, run) in enumerate(runs)]
@@ -201,6 +202,16 @@ def _file(what: str, folder: Place, table: Mapping[str, Any]) -> Line:
     place = folder / table["file"]
     size = table["rows"] * ROW_BYTES
     return {"what": what, "name": table["file"], "uri": place.uri, "sha256": table["sha256"], "bytes": size}
+
+
+def _files_in_place(dataset: Generation) -> Iterable[Line]:
+    """The files of the source that are packs where they lie, each once, however many packs it is."""
+    files = dict[str, Line]()
+    for part in dataset.entries:
+        if uri := part.get("file"):
+            line = {"what": What.PACK, "name": uri, "uri": uri, "sha256": part["pack_sha256"], "bytes": 0}
+            files.setdefault(uri, line)["bytes"] += part["bytes"]
+    return files.values()
 
 
 def _earlier_markers(stage: Stage) -> Iterator[Line]:

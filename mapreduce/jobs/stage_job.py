@@ -271,8 +271,11 @@ def _showing_progress(work: Work, note: Callable[[], str] = str) -> Iterator[Non
                 progress.update(done, ", ".join(filter(None, (more, note()))))
 
         def poll() -> None:
-            while not stopped.wait(POLL_INTERVAL_S):
+            pause = POLL_INTERVAL_S
+            while not stopped.wait(pause):
+                began = time.monotonic()
                 update()
+                pause = max(POLL_INTERVAL_S, 10 * (time.monotonic() - began))  # to list 10^6 parts takes seconds
 
         thread = threading.Thread(target=poll, name="progress", daemon=True)
         thread.start()

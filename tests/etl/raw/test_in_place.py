@@ -100,6 +100,16 @@ def test_one_file_is_several_packs(local: Place, source: Place, write: Write, mo
     os.utime(file.path, ns=(1, 1))
     make(source, local)
     assert packs_of(local) == packs
+    shard_here(local, "--slices", "1", "--workers", "1")
+    hashed, sha256 = list[Place](), Place.sha256
+
+    def note(place: Place) -> str:
+        hashed.append(place)
+        return sha256(place)
+
+    monkeypatch.setattr(Place, "sha256", note)
+    run_here(Verify, local, "--every-stage")
+    assert hashed.count(file) == 1
 
 
 @each_kind
