@@ -12,7 +12,7 @@ import pytest
 
 from tests.hadoop.processes import Process
 from tests.lib.commands import BIN, DIGITS_OPTIONS, contents, ringslice, succeeded, wait_until
-from tests.lib.session import Session
+from tests.lib.session import POLL_S, Session
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("end_sessions")]
 
@@ -45,13 +45,8 @@ class Running(Session):
 
     def reaches(self, is_there: Callable[[], object]) -> bool:
         """Wait for a state; False if the stage was done before it was seen."""
-        try:
-            self.wait_until("it", is_there)
-        except AssertionError:
-            if self.process.poll() != 0:
-                raise
-            return False
-        return True
+        wait_until(lambda: is_there() or self.process.poll() is not None, poll_s=POLL_S)
+        return self.process.poll() != 0
 
     def stop(self, number: signal.Signals, everyone: bool) -> None:
         """Send the signal, to all processes or to the first alone, and see every process of the session end."""

@@ -11,11 +11,9 @@ from typing import IO, Any
 
 from etl.errors import EnvironmentFailure
 from tests.hadoop.processes import Process, find_all
-from tests.lib.commands import REPOSITORY, Finished, environment
+from tests.lib.commands import REPOSITORY, Finished, environment, succeeded
 
-VENV = ".venvs/airflow"
-INSTALL = "make airflow"
-BIN = REPOSITORY / VENV / "bin"
+BIN = REPOSITORY / ".venvs/airflow/bin"
 DAGS = ("image_dataset", "image_model")
 DAG_FILES = tuple(REPOSITORY / f"airflow_dags/{dag}.py" for dag in DAGS)
 TIED = ("setpriv", "--pdeathsig", "KILL")
@@ -62,14 +60,11 @@ class Airflow:
     def make(self, variables: Mapping[str, str] | None = None, files: Sequence[Path] = DAG_FILES) -> None:
         """Make its home with ``files`` of DAGs linked into it, and its database: SQLite's, or that of ``variables``."""
         if not (BIN / "airflow").exists():
-            raise EnvironmentFailure(f"Airflow is missing; install it first: {INSTALL}")
+            raise EnvironmentFailure("Airflow is missing; install it first: make airflow")
         (self.home / "dags").mkdir(parents=True)
         for file in files:
             (self.home / "dags" / file.name).symlink_to(file)
-        finished = self.run("airflow", "db", "migrate", variables=variables)
-        if finished.returncode != 0:
-            cause = (finished.stdout + finished.stderr).strip().rpartition("\n")[2] or f"status {finished.returncode}"
-            raise EnvironmentFailure(f"airflow db migrate failed ({cause}). Install it again: rm -r {VENV}; {INSTALL}")
+        succeeded(self.run("airflow", "db", "migrate", variables=variables))
 
     def start(
         self, *words: object, variables: Mapping[str, str] | None = None, log: IO[str] | None = None
@@ -125,8 +120,7 @@ class Airflow:
         words = [[[each.dag, "--conf", json.dumps(each.params), *each.options], each.variables] for each in tests]
         program, begin = Path(__file__).with_name("several_tests.py"), "--- the next run ---"
         finished = self.run("python", program, json.dumps(words), begin, variables=environment)
-        assert finished.returncode == 0, finished.stdout + finished.stderr
-        logs = finished.stdout.split(f"{begin}\n")[1:]
+        logs = succeeded(finished).stdout.split(f"{begin}\n")[1:]
         return [self._ended(int(log.split()[-1]), log, len(logs) - 1 - number) for number, log in enumerate(logs)]
 
     def _ended(self, status: int, log: str, later: int = 0) -> DagRun:

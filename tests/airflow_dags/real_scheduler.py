@@ -54,27 +54,29 @@ class Scheduler:
         self.start(service)
         wait_until(self.is_up, self.processes[service], poll_s=POLL_S)
 
-    def call(self, method: str, path: str, content: Any = None, token: str = "") -> Any:
-        """What the REST API answers."""
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    def open(self, path: str, token: str, method: str = "GET", content: Any = None) -> Any:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         data = json.dumps(content).encode() if content is not None else None
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
-            return json.load(answer)
+        return urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S)
+
+    def token(self) -> str:
+        with self.open("/auth/token", "") as answer:
+            return str(json.load(answer)["access_token"])
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
-        token = self.call("GET", "/auth/token")["access_token"]
-        return self.call(method, f"/api/v2{path}", content, token)
+        """What the REST API answers."""
+        with self.open(f"/api/v2{path}", self.token(), method, content) as answer:
+            return json.load(answer)
 
     def page(self, path: str, has_login: bool = True) -> tuple[int, str, str]:
         """Status, text and content security policy of a page, by the token of a user or without."""
-        token = self.call("GET", "/auth/token")["access_token"] if has_login else ""
-        request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
-                return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"]
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(), error.headers["Content-Security-Policy"] or ""
+            answer = self.open(path, self.token() if has_login else "")
+        except urllib.error.HTTPError as error:  # which is an answer, too
+            answer = error
+        with answer:
+            return answer.status, answer.read().decode(), answer.headers["Content-Security-Policy"] or ""
 
     def pause(self, dag: str, is_paused: bool = True) -> None:
         self.api("PATCH", f"/dags/{dag}?update_mask=is_paused", {"is_paused": is_paused})
@@ -87,16 +89,11 @@ class Scheduler:
 
     def wait_for_end(self, dag: str, run: str = "") -> str:
         """The state that the DAG run ends in: that of the name ``run``, or the only one that there is."""
-        found = ""
 
-        def has_ended() -> bool:
-            nonlocal found
-            states = self.runs(dag)
-            found = states.get(run, "") if run else next(iter(states.values()), "")
-            return found in ENDED
+        def ended() -> list[str]:
+            return [state for name, state in self.runs(dag).items() if run in ("", name) and state in ENDED]
 
-        wait_until(has_ended, self.processes["scheduler"], TIMEOUT_S, POLL_S)
-        return found
+        return wait_until(ended, self.processes["scheduler"], TIMEOUT_S, POLL_S)[0]
 
     def tasks(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
         """State and number of tries by task, as in ``train 0`` if it is mapped."""

@@ -51,7 +51,6 @@ def test_five_nights(digits: Path, tmp_path: Path) -> None:
         copy_some(digits, source, "0123456789", slice(0 if night == 1 else there - NEW, there))
         made = succeeded(airflow.dags_test("image_dataset", {**own, **KEPT, "name": f"night-{night}"}))
         used.append(bytes_by_folder(root))
-        print(f"night {night}: {used[-1].total():,} bytes, {dict(sorted(used[-1].items()))}")
         assert made.xcoms["ingest"]["images"] == 10 * there
         assert {each.name for each in (root / "runs").glob("*")} == {*runs[:1], *runs[-1:]}
         newest = {f"night-{each}" for each in (1, night - 1, night) if each}

@@ -1,7 +1,6 @@
 """Processes of a task of a DAG run, to be killed: its command, Airflow's runner of it, and the supervisor of that."""
 
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,10 @@ def processes_of_run(run: str) -> list[Process]:
     return sorted(found, key=lambda each: each.started)
 
 
-def kill(scheduler: Scheduler, dag: str, run: str, victim: str, is_left: Callable[[], object]) -> float:
+def kill(scheduler: Scheduler, dag: str, run: str, victim: str, is_left: Callable[[], object]) -> None:
     """Kill -9 one of `VICTIMS`, and wait until nothing ``is_left`` of the task, and no process here.
 
-    No task begins meanwhile. Returns the seconds that it took.
+    No task begins meanwhile.
     """
     processes = processes_of_run(run)
     for each in processes:  # so that the task does not end before
@@ -40,11 +39,8 @@ def kill(scheduler: Scheduler, dag: str, run: str, victim: str, is_left: Callabl
     found[victim].send(signal.SIGKILL)
     for each in processes:
         each.send(signal.SIGCONT)
-    killed = time.monotonic()
     wait_until(lambda: not (processes_of_run(run) or found["runner"].lives or is_left()))
-    seconds = time.monotonic() - killed
     scheduler.pause(dag, False)
-    return seconds
 
 
 def kill_each(
@@ -62,8 +58,7 @@ def kill_each(
 
         wait_until(is_there, scheduler.processes["scheduler"])
         left = (is_left or {}).get(task, list) if victim != VICTIMS[0] else list
-        seconds = kill(scheduler, dag, run, victim, left)
-        print(f"kill -9 of the {victim} of {task}: no process after {seconds:.1f} s")
+        kill(scheduler, dag, run, victim, left)
         tries[task] += 1
     assert scheduler.wait_for_end(dag, run) == "success", scheduler.tasks(dag, run)
     found = scheduler.tasks(dag, run)

@@ -1,4 +1,4 @@
-"""A Hadoop on this machine, to try things on: `python -m tests.hadoop up`, and `down`, `status` or `env`."""
+"""A Hadoop on this machine, to try things on: `python -m tests.hadoop up`, `status` and `down`."""
 
 import argparse
 import os
@@ -14,10 +14,6 @@ from tests.hadoop.cluster import DAEMONS, Cluster
 from tests.hadoop.distribution import locked
 
 
-def default_folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"ringslice-hadoop-{os.getuid()}"
-
-
 def up(folder: Path) -> int:
     """Start the cluster if it does not run, and print how to use it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,15 +22,15 @@ def up(folder: Path) -> int:
     with locked(folder / "start.lock"):
         if Cluster.is_up(folder):
             cluster = Cluster.attach(folder)
-            missing = [daemon for daemon in DAEMONS if not cluster.lives(daemon)]
-            for daemon in missing:
-                cluster.restart(daemon)
-            print(f"already up; started again: {', '.join(missing)}" if missing else "already up")
+            cluster.restart_dead()
         else:
             cluster = Cluster.start(folder)
     print(f"HDFS             {cluster.uri}")
     print(f"ResourceManager  {cluster.resource_manager}")
-    return show_environment(folder)
+    for name, value in cluster.environment().items():
+        print(f"export {name}={shlex.quote(value)}")
+    print('export PATH="$HADOOP_HOME/bin:$PATH"')
+    return 0
 
 
 def down(folder: Path) -> int:
@@ -56,26 +52,15 @@ def status(folder: Path) -> int:
     return 0 if all(serving) else EnvironmentFailure.status
 
 
-def show_environment(folder: Path) -> int:
-    """Print the lines for a shell that is to use the cluster."""
-    for name, value in Cluster.attach(folder).environment().items():
-        print(f"export {name}={shlex.quote(value)}")
-    print('export PATH="$HADOOP_HOME/bin:$PATH"')
-    return 0
-
-
-COMMANDS = {"up": up, "down": down, "status": status, "env": show_environment}
+FOLDER = Path(tempfile.gettempdir()) / f"ringslice-hadoop-{os.getuid()}"
+COMMANDS = {"up": up, "down": down, "status": status}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hadoop", description=__doc__)
-    parser.add_argument("command", choices=[*COMMANDS, "guard"], help="guard is for the tests")
-    parser.add_argument("--folder", type=Path, default=default_folder(), help="of its data and logs (%(default)s)")
-    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of its data and logs (%(default)s)")
     arguments = parser.parse_args()
-    if arguments.command == "guard":
-        state.guard(arguments.folder, arguments.data)
-        return 0
     return COMMANDS[arguments.command](arguments.folder.absolute())
 
 

@@ -44,24 +44,21 @@ class Cluster:
     java: Path
     user: str
     ports: dict[str, int]
-    address: str = LOOPBACK
     _log_offsets: dict[str, int] = field(default_factory=dict, repr=False)
     _guardian: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @classmethod
-    def start(cls, folder: Path, die_with_parent: bool = False, address: str = LOOPBACK) -> "Cluster":
+    def start(cls, folder: Path, die_with_parent: bool = False) -> "Cluster":
         """Start the daemons and wait until they are ready; HDFS has the files that it had in ``folder`` before.
 
-        With ``die_with_parent`` they end when this process does, however it does. They listen at ``address``.
+        With ``die_with_parent`` they end when this process does, however it does.
         """
         folder = folder.absolute()
         home, java = hadoop_home(), java_home()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if cls.is_up(folder):
-            raise EnvironmentFailure(f"a Hadoop runs in {folder} already")
         for attempt in range(1, START_ATTEMPTS + 1):
-            state.forget(folder)
-            cluster = cls(folder, home, java, getpass.getuser(), named_ports(), address)
+            (folder / state.RECORD).unlink(missing_ok=True)
+            cluster = cls(folder, home, java, getpass.getuser(), named_ports())
             try:
                 if die_with_parent:
                     cluster._guardian = state.launch_guardian(folder)
@@ -83,8 +80,7 @@ class Cluster:
         record = state.read(folder)
         if not record:
             raise EnvironmentFailure(f"no Hadoop was started in {folder}")
-        address = record.get("address", LOOPBACK)
-        return cls(folder, Path(record["home"]), Path(record["java"]), record["user"], record["ports"], address)
+        return cls(folder, Path(record["home"]), Path(record["java"]), record["user"], record["ports"])
 
     @classmethod
     def is_up(cls, folder: Path) -> bool:
@@ -103,7 +99,7 @@ class Cluster:
 
     @property
     def uri(self) -> str:
-        return f"hdfs://{self.address}:{self.ports['namenode']}"
+        return f"hdfs://{LOOPBACK}:{self.ports['namenode']}"
 
     @property
     def resource_manager(self) -> str:
@@ -111,7 +107,7 @@ class Cluster:
 
     def web(self, daemon: str) -> str:
         """The address of a daemon's web server."""
-        return f"http://{self.address}:{self.ports[f'{daemon}_web']}"
+        return f"http://{LOOPBACK}:{self.ports[f'{daemon}_web']}"
 
     def log(self, daemon: str) -> Path:
         return self.folder / "logs" / f"{daemon}.log"
@@ -157,6 +153,12 @@ class Cluster:
                     raise
                 time.sleep(1)
 
+    def restart_dead(self) -> None:
+        """Start the daemons again that are dead."""
+        for daemon in DAEMONS:
+            if not self.lives(daemon):
+                self.restart(daemon)
+
     def wait_for(self, daemon: str, needed: Iterable[str] = ()) -> None:
         """Wait until a daemon serves; fails as soon as it, or one of ``needed``, has ended."""
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -177,22 +179,18 @@ class Cluster:
             self._guardian.communicate()
             self._guardian = None
 
-    def yarn_applications(self, tag: str | None = None) -> list[dict[str, Any]]:
-        """The ResourceManager's applications, all or those with a tag, as its REST interface has them."""
-        query = f"?applicationTags={tag}" if tag else ""
-        found = health.get(f"{self.resource_manager}/ws/v1/cluster/apps{query}")
+    def yarn_applications(self) -> list[dict[str, Any]]:
+        """The ResourceManager's applications, as its REST interface has them."""
+        found = health.get(f"{self.resource_manager}/ws/v1/cluster/apps")
         return (found["apps"] or {}).get("app", [])
 
     def _start(self) -> None:
         for name in ("logs", "tmp"):
             (self.folder / name).mkdir(exist_ok=True)
         shutil.rmtree(self.folder / "yarn", ignore_errors=True)  # what an earlier cluster's applications left
-        write_configuration(self.conf_dir, self.folder, self.home, self.ports, self.address)
+        write_configuration(self.conf_dir, self.folder, self.home, self.ports)
         if not (self.folder / "name").exists():
-            unfinished = self.folder / "name.tmp"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            copy_name_image(self.home, unfinished)
-            unfinished.rename(self.folder / "name")
+            copy_name_image(self.home, self.folder / "name")
         lists = self.folder / "classes" if class_archive.is_missing(self.home) else None
         if lists:
             lists.mkdir(exist_ok=True)
@@ -213,20 +211,23 @@ class Cluster:
         """Read each time: another process may have started it again."""
         return state.read_processes(self.folder)[daemon]
 
-    def _spawn(self, daemon: str, more_options: str = "") -> None:
-        log = self.log(daemon)
-        self._log_offsets[daemon] = log.stat().st_size if log.exists() else 0
+    def spawn(self, daemon: str, name: str, *words: str, options: str = "") -> Process:
+        """Start a daemon with more ``words``, and ``options`` of its JVM; its log has this ``name``."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "TZ") if name in os.environ}
         more = {
-            "HADOOP_LOG_DIR": str(log.parent),
+            "HADOOP_LOG_DIR": str(self.folder / "logs"),
             "HADOOP_HEAPSIZE": HEAP,
-            "HADOOP_OPTS": f"-Djava.io.tmpdir={self.folder / 'tmp'} -Dhadoop.root.logger=INFO,console {more_options}",
+            "HADOOP_OPTS": f"-Djava.io.tmpdir={self.folder / 'tmp'} -Dhadoop.root.logger=INFO,console {options}",
             state.MARK: str(self.folder),
         }
         program = str(self.home / "bin" / DAEMONS[daemon])
-        process = spawn([program, daemon], kept | self.environment() | more, self.folder, log)
+        return spawn([program, daemon, *words], kept | self.environment() | more, self.folder, self.log(name))
+
+    def _spawn(self, daemon: str, options: str = "") -> None:
+        log = self.log(daemon)
+        self._log_offsets[daemon] = log.stat().st_size if log.exists() else 0
+        process = self.spawn(daemon, daemon, options=options)
         record = {"home": str(self.home), "java": str(self.java), "user": self.user, "ports": self.ports}
-        record["address"] = self.address
         state.write(self.folder, record, state.read_processes(self.folder) | {daemon: process})
 
     def _raise_for(self, daemon: str) -> NoReturn:

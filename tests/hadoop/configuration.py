@@ -20,10 +20,7 @@ PORTS = (
     *("nodemanager", "nodemanager_localizer", "nodemanager_web", "shuffle"),
 )
 LOST_AFTER_MS = 20_000
-RESOURCE_MANAGER_PACKAGE = "org.apache.hadoop.yarn.server.resourcemanager"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
-
-Properties = Mapping[str, object]
 
 
 def named_ports(names: Sequence[str] = PORTS) -> dict[str, int]:
@@ -31,12 +28,10 @@ def named_ports(names: Sequence[str] = PORTS) -> dict[str, int]:
     return dict(zip(names, free_ports(len(names)), strict=True))
 
 
-def write_configuration(
-    conf_dir: Path, folder: Path, home: Path, ports: Mapping[str, int], address: str = LOOPBACK
-) -> None:
-    """Write all site files of the cluster in ``folder``, whose daemons listen at ``address``."""
+def write_configuration(conf_dir: Path, folder: Path, home: Path, ports: Mapping[str, int]) -> None:
+    """Write all site files of the cluster in ``folder``."""
     conf_dir.mkdir(parents=True, exist_ok=True)
-    at = {name: f"{address}:{port}" for name, port in ports.items()}
+    at = {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
     classpath = f"{conf_dir},{home / JARS}/*"
     write_site(conf_dir / "core-site.xml", _core(folder, at))
     write_site(conf_dir / "hdfs-site.xml", _hdfs(folder, at))
@@ -46,7 +41,7 @@ def write_configuration(
     (conf_dir / "log4j.properties").write_bytes((home / "etc" / "hadoop" / "log4j.properties").read_bytes())
 
 
-def write_site(path: Path, properties: Properties) -> None:
+def write_site(path: Path, properties: Mapping[str, object]) -> None:
     """Write one site file."""
     lines = [
         f"  <property><name>{name}</name><value>{escape(_text(value))}</value></property>\n"
@@ -109,7 +104,7 @@ def _resource_manager(folder: Path, at: Mapping[str, str]) -> dict[str, object]:
         f"{manager}.am.max-attempts": 4,
         # applications outlive a ResourceManager that is started again
         f"{manager}.recovery.enabled": True,
-        f"{manager}.store.class": f"{RESOURCE_MANAGER_PACKAGE}.recovery.LeveldbRMStateStore",
+        f"{manager}.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.LeveldbRMStateStore",
         f"{manager}.leveldb-state-store.path": folder / "yarn" / "resourcemanager",
         f"{manager}.work-preserving-recovery.scheduling-wait-ms": 1000,
         "yarn.nm.liveness-monitor.expiry-interval-ms": LOST_AFTER_MS,

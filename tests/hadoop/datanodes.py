@@ -1,21 +1,15 @@
 """More DataNodes for a cluster, as erasure coding needs them, and the policies of its folders."""
 
-import os
-import re
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from etl.storage.place import Place
 from tests.hadoop import health
-from tests.hadoop.cluster import HEAP, Cluster
+from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import LOOPBACK, named_ports
-from tests.hadoop.processes import POLL_INTERVAL_S, Process, end, spawn
-from tests.hadoop.state import MARK, STOP_GRACE_S
-
-START_TIMEOUT_S = 120.0
-_PORTS = {"address": "datanode", "ipc.address": "datanode_ipc", "http.address": "datanode_web"}
+from tests.hadoop.processes import Process, end
+from tests.hadoop.state import STOP_GRACE_S
+from tests.lib.commands import wait_until
 
 
 @contextmanager
@@ -28,11 +22,7 @@ def more_datanodes(cluster: Cluster, count: int) -> Iterator[list[Process]]:
     try:
         for number in range(count):
             processes.append(_start(cluster, f"datanode-{number + 2}"))
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while _live(cluster) < count + 1:
-            assert time.monotonic() < deadline, f"{_live(cluster)} DataNodes; see {cluster.log('datanode-2')}"
-            assert all(process.lives for process in processes), f"one ended; see {cluster.log('datanode-2')}"
-            time.sleep(POLL_INTERVAL_S)
+        wait_until(lambda: _live(cluster) > count, message=lambda: f"see {cluster.log('datanode-2')}")
         yield processes
     finally:
         end(processes, STOP_GRACE_S)
@@ -46,25 +36,10 @@ def set_policy(cluster: Cluster, folder: Place, policy: str) -> None:
 
 
 def _start(cluster: Cluster, name: str) -> Process:
-    folder = cluster.folder / name
-    conf = folder / "conf"
-    shutil.copytree(cluster.conf_dir, conf)
-    ports = named_ports()
-    given = {f"dfs.datanode.{key}": f"{LOOPBACK}:{ports[port]}" for key, port in _PORTS.items()}
-    given["dfs.datanode.data.dir"] = (folder / "data").as_uri()
-    text = (conf / "hdfs-site.xml").read_text()
-    for key, value in given.items():
-        text = re.sub(rf"(<name>{re.escape(key)}</name><value>)[^<]*", rf"\g<1>{value}", text)
-    (conf / "hdfs-site.xml").write_text(text)
-    environment = cluster.environment() | {
-        "PATH": os.environ["PATH"],
-        "HADOOP_CONF_DIR": str(conf),
-        "HADOOP_LOG_DIR": str(folder),
-        "HADOOP_HEAPSIZE": HEAP,
-        "HADOOP_OPTS": f"-Djava.io.tmpdir={folder} -Dhadoop.root.logger=INFO,console",
-        MARK: str(cluster.folder),  # so that it ends with the cluster at the latest
-    }
-    return spawn([str(cluster.home / "bin" / "hdfs"), "datanode"], environment, folder, cluster.log(name))
+    ports = named_ports(("address", "ipc.address", "http.address"))
+    own = {key: f"{LOOPBACK}:{port}" for key, port in ports.items()}
+    own["data.dir"] = (cluster.folder / name).as_uri()
+    return cluster.spawn("datanode", name, *(f"-Ddfs.datanode.{key}={value}" for key, value in own.items()))
 
 
 def _live(cluster: Cluster) -> int:

@@ -1,6 +1,5 @@
 """A Hadoop home with the layout of Hadoop's own release, made of Maven's artifacts, once, in the user's cache."""
 
-import errno
 import fcntl
 import hashlib
 import io
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ from pathlib import Path
 
 from etl.errors import EnvironmentFailure
 from etl.hadoop.site_config import java_home
-from tests.lib.commands import GIVEN_HADOOP
 
 VERSION = "3.4.2"
 BUILDER = 1  # raise it when what is built changes by this module alone
@@ -36,8 +33,6 @@ LIBHDFS_SOURCES_SHA256 = "18138c3dacdf0e95f834369f996b21d2b6fa99e71787ef45e2ece0
 JDK = "openjdk-17-jdk-headless"
 COMMAND_TIMEOUT_S = 900
 FETCH_TIMEOUT_S = 60.0
-CHECK_NETWORK = "Check the network and {}"
-NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def cache_folder() -> Path:
@@ -50,25 +45,11 @@ def hadoop_home() -> Path:
     digest = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in SOURCES), str(BUILDER).encode()]))
     home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
     if not home.is_dir():
-        lock = home.with_name(f"{home.name}.lock")
-        try:
-            home.parent.mkdir(parents=True, exist_ok=True)
-            lock.touch()
-        except OSError as error:
-            cause = f"set-up of Hadoop {VERSION}: nothing can be written to {home.parent} ({error.strerror})"
-            raise EnvironmentFailure(f"{cause}. Set XDG_CACHE_HOME to a folder that can be written to") from None
-        with locked(lock):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with locked(home.with_name(f"{home.name}.lock")):
             if not home.is_dir():
                 _set_up(home)
     return home
-
-
-def require(command: str, package: str) -> str:
-    """The path of a command; fails with the name of its package."""
-    path = shutil.which(command)
-    if path is None:
-        raise EnvironmentFailure(f"{command} is missing; install it first: apt-get install {package}")
-    return path
 
 
 @contextmanager
@@ -81,7 +62,6 @@ def locked(path: Path) -> Iterator[None]:
 
 def _set_up(home: Path) -> None:
     java = _check_tools()
-    began = time.monotonic()
     print(f"setting up Hadoop {VERSION} in {home} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent) as folder:
         building = Path(folder) / "home"
@@ -90,23 +70,17 @@ def _set_up(home: Path) -> None:
         _add_libhdfs(building / NATIVE / "libhdfs.so", java, Path(folder))
         _format(building, java)
         building.rename(home)
-    print(f"Hadoop {VERSION} is set up, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def _check_tools() -> Path:
     """JAVA_HOME; fails before anything is fetched where a tool is missing."""
-    require("mvn", "maven")
+    for command, package in (("mvn", "maven"), ("gcc", "gcc libc6-dev")):
+        if shutil.which(command) is None:
+            raise EnvironmentFailure(f"{command} is missing; install it first: apt-get install {package}")
     java = java_home()
-    if not _installed_libhdfs().is_file():
-        require("gcc", "gcc libc6-dev")
-        if not (java / "include" / "jni.h").is_file():
-            raise EnvironmentFailure(f"{java} has no include/jni.h; install it first: apt-get install {JDK}")
+    if not (java / "include" / "jni.h").is_file():
+        raise EnvironmentFailure(f"{java} has no include/jni.h; install it first: apt-get install {JDK}")
     return java
-
-
-def _installed_libhdfs() -> Path:
-    """Where the Hadoop that the user has, if any, keeps libhdfs.so."""
-    return Path(os.environ.get(GIVEN_HADOOP) or os.environ.get("HADOOP_HOME", "/nowhere")) / NATIVE / "libhdfs.so"
 
 
 def _lay_out(home: Path) -> None:
@@ -127,16 +101,12 @@ def _lay_out(home: Path) -> None:
 
 def _copy_jars(home: Path) -> None:
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / JARS}"]
-    _run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], CHECK_NETWORK.format("Maven's settings.xml"))
+    _run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], "Check the network and Maven's settings.xml")
     for jar in (home / JARS).glob("hadoop-streaming-*.jar"):
         jar.rename(home / TOOLS / jar.name)
 
 
 def _add_libhdfs(target: Path, java: Path, folder: Path) -> None:
-    """Take libhdfs.so from the Hadoop that the user has, or else compile it."""
-    if _installed_libhdfs().is_file():
-        shutil.copy(_installed_libhdfs(), target)
-        return
     sources = _fetch_libhdfs_sources(folder) / "libhdfs" / "hdfs_3_3"
     includes = [sources.parent, sources, sources / "include", sources / "os", sources / "os" / "posix"]
     includes += [java / "include", java / "include" / "linux"]
@@ -154,9 +124,7 @@ def _fetch_libhdfs_sources(folder: Path) -> Path:
         with urllib.request.urlopen(LIBHDFS_SOURCES, timeout=FETCH_TIMEOUT_S) as answer:
             packed = answer.read()
     except OSError as error:
-        network = CHECK_NETWORK.format("$https_proxy")
-        remedy = f"{network}, or set HADOOP_HOME to a Hadoop that has {NATIVE}/libhdfs.so"
-        raise EnvironmentFailure(f"{failed} cannot be fetched ({error}). {remedy}") from None
+        raise EnvironmentFailure(f"{failed} cannot be fetched ({error}). Check the network and $https_proxy") from None
     if (found := hashlib.sha256(packed).hexdigest()) != LIBHDFS_SOURCES_SHA256:
         raise EnvironmentFailure(f"{failed} has the SHA-256 {found}, not {LIBHDFS_SOURCES_SHA256}. Check the proxy")
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -179,19 +147,15 @@ def copy_name_image(home: Path, target: Path) -> None:
     version.write_text(re.sub(r"(?m)^clusterID=.*$", f"clusterID=CID-{os.urandom(8).hex()}", version.read_text()))
 
 
-def _run(words: list[str], remedy: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> None:
+def _run(words: list[str], remedy: str, environment: dict[str, str] | None = None) -> None:
     """Run a command of the set-up. If it fails, raise its first error, and ``remedy``, in one line."""
     failed = f"set-up of Hadoop {VERSION}: {Path(words[0]).name} failed"
     try:
-        finished = subprocess.run(
-            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
-        )
+        finished = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise EnvironmentFailure(f"{failed} (it took more than {COMMAND_TIMEOUT_S} s). {remedy}") from None
     if finished.returncode != 0:
         text = finished.stderr + finished.stdout
         output = text.strip().splitlines() or [f"status {finished.returncode}"]
         errors = [line for line in output if "ERROR" in line or "error" in line] or output
-        if full := [line for line in output if NO_SPACE in line]:
-            errors, remedy = full, "Free space on that disk, or set XDG_CACHE_HOME to a folder on another"
         raise EnvironmentFailure(f"{failed} ({errors[0].strip()}). {remedy}")

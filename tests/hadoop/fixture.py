@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hadoop.cluster import DAEMONS, Cluster
+from tests.hadoop.cluster import Cluster
 from tests.lib.set_up import fail_in_one_line
 
 
@@ -26,6 +26,4 @@ def hadoop_alone(hadoop: Cluster) -> Iterator[Cluster]:
     """The cluster, for a test that kills daemons: those that are dead after it are started again."""
     yield hadoop
     with fail_in_one_line():
-        for daemon in DAEMONS:
-            if not hadoop.lives(daemon):
-                hadoop.restart(daemon)
+        hadoop.restart_dead()

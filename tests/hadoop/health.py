@@ -17,11 +17,8 @@ def get(url: str, timeout_s: float = TIMEOUT_S) -> Any:
         return json.load(response)
 
 
-def put(url: str, value: object = None) -> None:
-    data = None if value is None else json.dumps(value).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="PUT")
-    with _DIRECT.open(request, timeout=TIMEOUT_S) as response:
-        response.read()
+def put(url: str) -> None:
+    _DIRECT.open(urllib.request.Request(url, method="PUT"), timeout=TIMEOUT_S).close()
 
 
 def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool:
@@ -34,7 +31,9 @@ def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool
             return not _bean(web, "NameNode", "NameNodeInfo")["Safemode"]
         if daemon == "datanode":
             actors = json.loads(_bean(web, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
-            return bool(actors) and all(_reported(actor) for actor in actors)
+            return bool(actors) and all(
+                each["ActorState"] == "RUNNING" and int(each["LastBlockReport"]) < 10**9 for each in actors
+            )
         if daemon == "resourcemanager":
             return get(f"{web}/ws/v1/cluster/info", POLL_TIMEOUT_S)["clusterInfo"]["state"] == "STARTED"
         get(f"{web}/ws/v1/node/info", POLL_TIMEOUT_S)
@@ -42,10 +41,6 @@ def serves(daemon: str, web: str, resource_manager: str, started: float) -> bool
         return any(node["state"] == "RUNNING" and node["lastHealthUpdate"] / 1000 > started for node in nodes)
     except (OSError, http.client.HTTPException, LookupError, ValueError):
         return False
-
-
-def _reported(actor: dict[str, str]) -> bool:
-    return actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) < 10**9
 
 
 def _bean(web: str, service: str, name: str) -> dict[str, Any]:

@@ -23,14 +23,7 @@ class JobRun(Session):
 
     def wait_for(self, what: str, found: Callable[[], list[Process]]) -> Process:
         """The first process that ``found`` finds."""
-        processes: list[Process] = []
-
-        def look() -> bool:
-            processes.extend(found())
-            return bool(processes)
-
-        self.wait_until(what, look)
-        return processes[0]
+        return self.wait_until(what, found)[0]
 
     def mapper(self) -> Process:
         return self.wait_for("a mapper", lambda: tasks(self.cluster, "--mapper"))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,20 +48,18 @@ class Process:
 
 def spawn(words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Process:
     """Start a command in a session of its own, in ``folder``, its output appended to ``log``."""
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
-    into = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *words]
-    all_signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
-    # not subprocess: a Popen that is dropped while its process runs on warns
-    pid = os.posix_spawn(
-        into[0], into, environment, file_actions=actions, setsid=True, setsigdef=all_signals, setsigmask=()
-    )
-    process = Process.find(pid)
-    return process or Process(pid, 0)
+    with log.open("ab") as output:
+        started = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    started.returncode = 0  # as if it had ended: it outlives this object, which would warn of that
+    return Process.find(started.pid) or Process(started.pid, 0)
 
 
 def end(processes: list[Process], grace_s: float) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.configuration import PROXIED, write_site
+from tests.hadoop.configuration import LOOPBACK, PROXIED, write_site
 
 CHUNK_BYTES = 1 << 16
 LOOK_S = 0.05
@@ -103,5 +103,5 @@ def before_datanode(cluster: Cluster, folder: Path) -> Iterator[tuple[Proxy, dic
     site = shutil.copytree(cluster.conf_dir, folder / "proxied-conf")
     write_site(site / "hdfs-site.xml", {"dfs.replication": 1, "dfs.client.use.datanode.hostname": True})
     port = cluster.ports["datanode"]
-    with Proxy((PROXIED, port), (cluster.address, port)) as proxy:
+    with Proxy((PROXIED, port), (LOOPBACK, port)) as proxy:
         yield proxy, cluster.environment() | {"HADOOP_CONF_DIR": str(site)}

@@ -41,10 +41,6 @@ def write(folder: Path, cluster: Mapping[str, Any], processes: Mapping[str, Proc
     unfinished.rename(folder / RECORD)
 
 
-def forget(folder: Path) -> None:
-    (folder / RECORD).unlink(missing_ok=True)
-
-
 def end_processes(folder: Path) -> None:
     """End the daemons of the cluster in ``folder``, and what their containers run."""
     end(list(read_processes(folder).values()), STOP_GRACE_S)
@@ -69,15 +65,13 @@ def find_left(folder: Path) -> list[Process]:
 def launch_guardian(folder: Path, data: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start what ends all with the mark of ``folder``, and deletes ``data``, when its user, this process, ends.
 
-    A process of its own (`python -m tests.hadoop guard`), because neither kill -9 nor Ctrl-C lets a user clean up. It
+    A process of its own, because neither kill -9 nor Ctrl-C lets a user clean up. It
     waits for the end of its standard input, whose other end only the user has. PR_SET_PDEATHSIG does not reach YARN's
     containers.
     """
-    words = [sys.executable, "-m", "tests.hadoop", "guard", "--folder", str(folder)]
-    words += ["--data", str(data)] if data else []
     with (folder / "guardian.log").open("ab") as log:
         return subprocess.Popen(
-            words,
+            [sys.executable, "-m", "tests.hadoop.state", folder, data or ""],
             cwd="/",
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdin=subprocess.PIPE,
@@ -87,9 +81,8 @@ def launch_guardian(folder: Path, data: Path | None = None) -> "subprocess.Popen
         )
 
 
-def guard(folder: Path, data: Path | None) -> None:
-    """Wait until the user is gone, then end the cluster."""
-    sys.stdin.buffer.read()
-    end_processes(folder)
-    if data:
-        shutil.rmtree(data, ignore_errors=True)
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # until the user is gone
+    end_processes(Path(sys.argv[1]))
+    if sys.argv[2]:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -20,6 +21,7 @@ DIGITS_OPTIONS = ("--size", "28", "--color", "gray", "--format", "png", "--pack-
 PATIENCE_S = 60  # for a state that comes at once unless something is wrong
 
 Finished = subprocess.CompletedProcess[str]
+T = TypeVar("T")
 
 
 # Variables of the caller that would decide what the commands do.
@@ -28,16 +30,13 @@ _FOREIGN = re.compile(
     r"|CLASSPATH|ARROW_LIBHDFS_DIR|LIBHDFS_OPTS|_?J\w+_OPTIONS|COLUMNS|LINES|TZ|LANGUAGE|(NO|FORCE)_COLOR|CLICOLOR.*"
     r"|PYTHON(PATH|STARTUP|WARNINGS|OPTIMIZE|HOME|SAFEPATH|IOENCODING|UTF8|HASHSEED)"
 )
-GIVEN_HADOOP = "GIVEN_HADOOP_HOME"
 
 
 def forget_caller() -> None:
     """Drop from this process's environment the variables that would decide what the tests see.
 
-    Where the caller has a Hadoop is kept in `GIVEN_HADOOP`, and a PYTHONPATH that is this project.
+    A PYTHONPATH that is this project stays.
     """
-    if home := os.environ.get("HADOOP_HOME"):
-        os.environ[GIVEN_HADOOP] = home
     for name, value in list(os.environ.items()):
         if _FOREIGN.fullmatch(name) and value != str(REPOSITORY):
             del os.environ[name]
@@ -104,18 +103,19 @@ def failed(finished: Finished, status: int, line: str) -> None:
 
 
 def wait_until(
-    is_there: Callable[[], object],
+    is_there: Callable[[], T],
     process: "subprocess.Popen[str] | subprocess.Popen[bytes] | None" = None,
     timeout_s: float = 300,
     poll_s: float = 0.02,
     message: Callable[[], object] = lambda: "",
-) -> None:
-    """Wait for a state. Fail with ``message`` if ``process`` ends before, or after ``timeout_s``."""
+) -> T:
+    """Wait for a state, which is returned. Fail with ``message`` if ``process`` ends before, or after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
-    while not is_there():
+    while not (state := is_there()):
         assert process is None or process.poll() is None, f"it ended before: {message()}"
         assert time.monotonic() < deadline, message()
         time.sleep(poll_s)
+    return state
 
 
 def contents(folder: Path, *left_out: str) -> dict[str, bytes]:

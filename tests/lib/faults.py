@@ -117,12 +117,6 @@ class _Handler(fs.FileSystemHandler):
     def __init__(self, inner: fs.FileSystem, fault: Fault) -> None:
         self._inner, self._fault = inner, fault
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
     def get_type_name(self) -> str:
         return "faulty"
 

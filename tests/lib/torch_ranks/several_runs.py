@@ -9,7 +9,6 @@ that is refused.
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +19,7 @@ from unittest import mock
 import torch
 from torch.distributed.tensor import Partial
 from torch.distributed.tensor.parallel import RowwiseParallel
+from torch.multiprocessing import start_processes
 
 from etl.errors import RingsliceError
 from tests.lib.ranks.fed_by_all import fed_by_all
@@ -97,31 +97,16 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
                 print(error, flush=True)
 
 
-def fork_ranks(ranks: int) -> None:
-    """Return in each of so many forks, with the variables of torchrun; this process ends as soon as one of them fails,
-    and with its status.
-    """
-    [port] = free_ports(1)
+def rank(number: int, ranks: int, port: int) -> None:
+    """One of so many forks, with the variables of torchrun."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    started = list[int]()
-    for rank in range(ranks):
-        if not (child := os.fork()):
-            variables = {**common, "RANK": rank, "LOCAL_RANK": rank}
-            os.environ |= {name: str(value) for name, value in variables.items()}
-            return
-        started.append(child)
-    status = 0
-    while started and not status:
-        child, ended = os.wait()
-        started.remove(child)
-        status = os.waitstatus_to_exitcode(ended)
-    for child in started:
-        os.kill(child, signal.SIGKILL)
-    sys.exit(status)
-
-
-if __name__ == "__main__":
-    fork_ranks(int(sys.argv[1]))
+    variables = {**common, "RANK": number, "LOCAL_RANK": number}
+    os.environ |= {name: str(value) for name, value in variables.items()}
     claim_cores(local_rank(), local_size())
     of_rank = Monitor("", RunLog())
     run_ddp(lambda strategy: run_all(strategy, of_rank), of_rank, "cpu", 60, Pipeline)
+
+
+if __name__ == "__main__":
+    size = int(sys.argv[1])
+    start_processes(rank, (size, *free_ports(1)), size, start_method="fork")
