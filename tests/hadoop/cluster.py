@@ -190,7 +190,10 @@ class Cluster:
         shutil.rmtree(self.folder / "yarn", ignore_errors=True)  # what an earlier cluster's applications left
         write_configuration(self.conf_dir, self.folder, self.home, self.ports)
         if not (self.folder / "name").exists():
-            copy_name_image(self.home, self.folder / "name")
+            unfinished = self.folder / "name.tmp"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            copy_name_image(self.home, unfinished)
+            unfinished.rename(self.folder / "name")
         lists = self.folder / "classes" if class_archive.is_missing(self.home) else None
         if lists:
             lists.mkdir(exist_ok=True)
