@@ -36,7 +36,7 @@ PARAMS = {
     "slices": number(None, "Slices of the training split. Empty: about 200 MB each.", minimum=1, **MORE),
     "runner": text("local", "Where mrjob runs the jobs.", enum=["inline", "local", "hadoop"], **MORE),
     "keep": number(7, "Number of newest slices to keep, besides those that a run names.", minimum=1, **MORE),
-    "keep_runs": number(7, "Number of newest runs of DAG runs to keep, besides champions.", minimum=1, **MORE),
+    "keep_runs": number(7, "Number of newest runs of DAG runs to keep; champions among them count.", minimum=1, **MORE),
     "config": text(None, "Path of a TOML file with more options, as for ringslice --config.", **MORE),
     "overwrite": Param(False, "Replace what another source or configuration left.", type="boolean", **MORE),
 }

@@ -195,7 +195,7 @@ def _imports(python_bin: str) -> str:
     python = shutil.which(python_bin)
     if python is None:
         raise EnvironmentFailure(f"--python-bin {python_bin}: no such program; give its path on the nodes")
-    python, words = os.path.abspath(python), ["-c", "import mapreduce.normalize, mapreduce.shard"]
+    python, words = os.path.abspath(python), ["-c", "import mapreduce.normalize, mapreduce.shard, mapreduce.verify"]
     run([python, *words], IMPORT_TIMEOUT_S, f"pip install ringslice with {python}", {}, "/")  # nothing of ours
     same = " (this one)" if python == sys.executable else ""
     return f"{python}{same} imports the jobs; every node needs the same, at the same path"

@@ -2,8 +2,8 @@
 
 Plain files (`Header.is_plain`, such as the usual JPEG) of up to `MAX_PIXELS_HERE` are decoded in this process: their
 cost is proportional to the number of their pixels, their decoder is libjpeg-turbo, zlib or none, and a child process
-would add 10 to 20 percent. The header of every JPEG and PNG is read here, too. All others go to the worker: progressive
-and CMYK JPEGs, colour profiles, palettes, transparency, animations, every other format.
+would add 10 to 20 percent. The header of every JPEG, PNG and plain PNM is read here, too. All others go to the worker:
+progressive and CMYK JPEGs, colour profiles, palettes, transparency, animations, every other format.
 
 Messages are bytes over a socket; nothing is unpickled. The worker is started at the first image that needs it, and
 again after it has ended.
@@ -44,7 +44,7 @@ _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal
 
 
 class DecodeWorker:
-    """Normalise images as in ``config``, in a process of its own; a context manager."""
+    """Normalize images as ``config`` says: plain ones in this process, others in a child process; a context manager."""
 
     def __init__(self, config: NormalizeConfig) -> None:
         self.config = config

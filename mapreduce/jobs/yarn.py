@@ -230,7 +230,8 @@ class YarnJob:
         deadline = time.monotonic() + RESOURCE_MANAGER_TIMEOUT_S
         while not self.manager.application(application).ended:
             if time.monotonic() > deadline:
-                raise EnvironmentFailure(f"{application} was killed {RESOURCE_MANAGER_TIMEOUT_S} s ago, and runs still")
+                waited = f"{RESOURCE_MANAGER_TIMEOUT_S:.0f} s"
+                raise EnvironmentFailure(f"{application} was killed {waited} ago, and is still running")
             time.sleep(0.2)
 
     def raise_failure(self, diagnostics: str) -> NoReturn:

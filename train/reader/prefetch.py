@@ -84,7 +84,8 @@ class Lane:
             except queue.Empty:
                 last, offset = self._last_bytes
                 if time.monotonic() - max(waiting_since, last) > silence_s:
-                    place = self._file.place if self._file else self._source.folder
+                    file = self._file  # the lane's thread may close it now
+                    place = file.place if file else self._source.folder
                     raise EnvironmentFailure(
                         f"no bytes of {place} at offset {offset} for {silence_s:g} s; look at the storage, or give"
                         " more with --read-timeout"

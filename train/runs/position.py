@@ -15,7 +15,7 @@ FIRST_EPOCH = 1
 class Position:
     """After ``step`` steps of the optimizer, in the epoch of ``reader``.
 
-    ``totals`` are sums over the epoch so far and all ranks, as of the last commit: of losses that are finite, of the
+    ``totals`` are sums over the epoch so far and all ranks, as of the last report: of losses that are finite, of the
     examples that these are of, of hits, and of examples;
     ``trained`` the training metrics of the epoch if all its steps are taken and it is not yet evaluated, else empty;
     ``history`` the metrics of each epoch that is over; ``rolled_back`` counts steps that were taken and lost with a
