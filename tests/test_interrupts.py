@@ -45,8 +45,9 @@ class Running(Session):
 
     def reaches(self, is_there: Callable[[], object]) -> bool:
         """Wait for a state; False if the stage was done before it was seen."""
-        wait_until(lambda: is_there() or self.process.poll() is not None, poll_s=POLL_S)
-        return self.process.poll() != 0
+        wait_until(lambda: is_there() or self.process.poll() is not None, None, self.timeout_s, POLL_S, self.errors)
+        assert self.process.poll() in (None, 0), self.errors()
+        return self.process.poll() is None
 
     def stop(self, number: signal.Signals, everyone: bool) -> None:
         """Send the signal, to all processes or to the first alone, and see every process of the session end."""

@@ -250,9 +250,9 @@ def _require_dead(work: Place, what: str, tick: Callable[[], None]) -> tuple[int
 
 def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
     """True if the lease is not renewed for `LEASE_TIMEOUT_S`, or is given up."""
-    log("lease", f"{lease} is held by {owner}; waiting up to {LEASE_TIMEOUT_S:.0f} s to see whether it is alive")
     if (before := lease.info().mtime_ns) is None:
         return True  # its holder has ended
+    log("lease", f"{lease} is held by {owner}; waiting up to {LEASE_TIMEOUT_S:.0f} s to see whether it is alive")
     deadline = time.monotonic() + LEASE_TIMEOUT_S
     while time.monotonic() < deadline:
         time.sleep(RENEWAL_INTERVAL_S / 5)

@@ -206,11 +206,11 @@ def _file(what: str, folder: Place, table: Mapping[str, Any]) -> Line:
 
 def _files_in_place(dataset: Generation) -> Iterable[Line]:
     """The files of the source that are packs where they lie, each once, however many packs it is."""
-    files = dict[str, Line]()
+    files = dict[tuple[str, str], Line]()  # of one file two, if two of its parts differ about its SHA-256
     for part in dataset.entries:
         if uri := part.get("file"):
             line = {"what": What.PACK, "name": uri, "uri": uri, "sha256": part["pack_sha256"], "bytes": 0}
-            files.setdefault(uri, line)["bytes"] += part["bytes"]
+            files.setdefault((uri, part["pack_sha256"]), line)["bytes"] += part["bytes"]
     return files.values()
 
 

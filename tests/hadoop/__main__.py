@@ -22,7 +22,8 @@ def up(folder: Path) -> int:
     with locked(folder / "start.lock"):
         if Cluster.is_up(folder):
             cluster = Cluster.attach(folder)
-            cluster.restart_dead()
+            dead = cluster.restart_dead()
+            print(f"already up; started again: {', '.join(dead)}" if dead else "already up")
         else:
             cluster = Cluster.start(folder)
     print(f"HDFS             {cluster.uri}")

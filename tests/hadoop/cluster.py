@@ -153,11 +153,12 @@ class Cluster:
                     raise
                 time.sleep(1)
 
-    def restart_dead(self) -> None:
-        """Start the daemons again that are dead."""
-        for daemon in DAEMONS:
-            if not self.lives(daemon):
-                self.restart(daemon)
+    def restart_dead(self) -> list[str]:
+        """Start the daemons again that are dead; returns their names."""
+        dead = [daemon for daemon in DAEMONS if not self.lives(daemon)]
+        for daemon in dead:
+            self.restart(daemon)
+        return dead
 
     def wait_for(self, daemon: str, needed: Iterable[str] = ()) -> None:
         """Wait until a daemon serves; fails as soon as it, or one of ``needed``, has ended."""

@@ -22,7 +22,12 @@ def more_datanodes(cluster: Cluster, count: int) -> Iterator[list[Process]]:
     try:
         for number in range(count):
             processes.append(_start(cluster, f"datanode-{number + 2}"))
-        wait_until(lambda: _live(cluster) > count, message=lambda: f"see {cluster.log('datanode-2')}")
+
+        def are_up() -> bool:
+            assert all(process.lives for process in processes), f"one ended; see {cluster.log('datanode-2')}"
+            return _live(cluster) > count
+
+        wait_until(are_up, message=lambda: f"{_live(cluster)} DataNodes; see {cluster.log('datanode-2')}")
         yield processes
     finally:
         end(processes, STOP_GRACE_S)

@@ -1,5 +1,6 @@
 """A Hadoop home with the layout of Hadoop's own release, made of Maven's artifacts, once, in the user's cache."""
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -158,4 +159,6 @@ def _run(words: list[str], remedy: str, environment: dict[str, str] | None = Non
         text = finished.stderr + finished.stdout
         output = text.strip().splitlines() or [f"status {finished.returncode}"]
         errors = [line for line in output if "ERROR" in line or "error" in line] or output
+        if full := [line for line in output if os.strerror(errno.ENOSPC) in line]:
+            errors, remedy = full, "Free space on that disk, or set XDG_CACHE_HOME to a folder on another"
         raise EnvironmentFailure(f"{failed} ({errors[0].strip()}). {remedy}")

@@ -65,9 +65,8 @@ def find_left(folder: Path) -> list[Process]:
 def launch_guardian(folder: Path, data: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start what ends all with the mark of ``folder``, and deletes ``data``, when its user, this process, ends.
 
-    A process of its own, because neither kill -9 nor Ctrl-C lets a user clean up. It
-    waits for the end of its standard input, whose other end only the user has. PR_SET_PDEATHSIG does not reach YARN's
-    containers.
+    A process of its own, because neither kill -9 nor Ctrl-C lets a user clean up. It waits for the end of its standard
+    input, whose other end only the user has. PR_SET_PDEATHSIG does not reach YARN's containers.
     """
     with (folder / "guardian.log").open("ab") as log:
         return subprocess.Popen(
