@@ -84,7 +84,7 @@ class Normalize(StageJob):
 
 def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     """Normalize the packs of ``raw``; returns True if that was done before."""
-    root, stage, overwrite = tasks.job.root, tasks.stage, bool(values.get("overwrite"))
+    root, stage, overwrite = tasks.job.root, tasks.stage, values["overwrite"]
     raw = raw_stage(root).read_generation()
     if values.get("recorded_options"):
         config = NormalizeConfig.from_json(stage.read_marker()["config"])
@@ -112,7 +112,7 @@ def _normalize(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
 
 def _retry_rejects(tasks: TaskRunner, values: Mapping[str, Any]) -> bool:
     """Retry the rejects of the finished stage; returns True if that changed nothing."""
-    if values.get("overwrite"):
+    if values["overwrite"]:
         raise UsageError("--retry-rejects and --overwrite contradict each other; give one of them")
     root, stage = tasks.job.root, tasks.stage
     parent, config = _plan_retry(root, stage, values)

@@ -141,7 +141,7 @@ class Shard(StageJob):
 
     def _shard(self, tasks: TaskRunner, root: Place, values: Mapping[str, Any]) -> bool:
         """Plan, write and commit the slices; returns whether that was done before."""
-        stage, overwrite = tasks.stage, bool(values.get("overwrite"))
+        stage, overwrite = tasks.stage, values["overwrite"]
         normalized = normalized_stage(root).read_generation()
         if not overwrite and is_done_before(stage, values, normalized):
             return True

@@ -60,7 +60,11 @@ TRAINERS: dict[str, click.Command] = {
     },
 }
 # Commands of `ringslice` that pass on what they do not know.
-PASSING = {"train": "train/main.py"} | {name: f"train/{name}.py" for name in ("evaluate", "promote", "export")}
+PASSING = {
+    **{name: f"train/{name}.py" for name in ("evaluate", "promote", "export")},
+    "train": "train/main.py",
+    "convert-weights": "train/convert_weights.py",
+}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(.*?)[ \t]*$\n?", re.MULTILINE)

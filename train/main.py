@@ -53,11 +53,11 @@ def require_strategy(strategy: str) -> None:
     joining = [MULTI_WORKER] if found == WORKERS else [SYNCHRONOUS, ASYNCHRONOUS]
     if found and strategy not in joining:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has {found}. Give --strategy {joining[0]}")
-    if is_torchrun() != (strategy in OF_TORCH) and launched_size() > 1:
-        launcher, fitting = ("torchrun", DDP) if is_torchrun() else ("horovodrun", HOROVOD)
+    launcher, fitting = ("torchrun", OF_TORCH) if is_torchrun() else ("horovodrun", (HOROVOD,))
+    if launched_size() > 1 and strategy not in fitting:
         raise UsageError(
-            f"--strategy {strategy}: {launcher} started {launched_size()} processes. Give --strategy {fitting}, or use"
-            " another launcher"
+            f"--strategy {strategy}: {launcher} started {launched_size()} processes. Give --strategy {fitting[0]}, or"
+            " start it without this launcher"
         )
 
 

@@ -1,4 +1,4 @@
-"""``ringslice train``, ``evaluate``, ``promote`` and ``export``: the launcher of a strategy, and its ranks' lines."""
+"""The commands of ``ringslice`` that pass options to scripts of train/, on ranks that a strategy's launcher starts."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ import click
 
 from etl.errors import INTERRUPTED, DataError, UsageError
 from etl.options.click_command import run_command
-from etl.processes import end_with_parent
+from etl.processes import end_with_parent, exec_module
 from train.config.run_options import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, STRATEGIES
 from train.config.settings import HOROVOD
 from train.parallel.endings import INTERRUPTION, REMEDIES
@@ -80,7 +80,7 @@ def train(strategy: str, ranks: int | None, servers: int | None, hosts: str | No
     All other options are those of train/main.py and go to it as they are: --recipe and its settings, --epochs, --run,
     --resume, --json and more (see: train/main.py --help).
     """
-    return start(Ranks(strategy, ranks, servers, hosts), "main.py", ["--strategy", strategy, *with_data(words)])
+    return start(Ranks("main.py", strategy, ranks, servers, hosts), ["--strategy", strategy, *with_data(words)])
 
 
 @passing("ringslice evaluate data/flowers --ranks 2 --run nightly --min-accuracy 0.9")
@@ -94,7 +94,7 @@ def evaluate(strategy: str, ranks: int | None, hosts: str | None, words: tuple[s
     All other options are those of train/evaluate.py and go to it as they are: --run, --split, --checkpoint,
     --min-accuracy, --json and more (see: train/evaluate.py --help).
     """
-    return start(Ranks(strategy, ranks, hosts=hosts), "evaluate.py", ["--strategy", strategy, *with_data(words)])
+    return start(Ranks("evaluate.py", strategy, ranks, hosts=hosts), ["--strategy", strategy, *with_data(words)])
 
 
 @passing("ringslice promote data/flowers nightly --min-accuracy 0.9")
@@ -108,7 +108,7 @@ def promote(strategy: str, ranks: int | None, hosts: str | None, words: tuple[st
     All other options are those of train/promote.py and go to it as they are: --min-accuracy, --max-p,
     --max-class-drop, --rollback, --json and more (see: train/promote.py --help).
     """
-    return start(Ranks(strategy, ranks, hosts=hosts), "promote.py", ["--strategy", strategy, *with_data(words)])
+    return start(Ranks("promote.py", strategy, ranks, hosts=hosts), ["--strategy", strategy, *with_data(words)])
 
 
 @passing("ringslice export data/flowers --run champion")
@@ -119,7 +119,18 @@ def export(words: tuple[str, ...]) -> int:
     All options are those of train/export.py and go to it as they are: --run, --checkpoint, --output, --json and more
     (see: train/export.py --help).
     """
-    return start(Ranks(), "export.py", with_data(words))
+    return start(Ranks("export.py"), with_data(words))
+
+
+@passing("ringslice convert-weights data/flowers --run nightly --to nightly-torch")
+@words_argument
+def convert_weights(words: tuple[str, ...]) -> int:
+    """Copy a run's checkpoint to a new run of the other framework: from TensorFlow to PyTorch, or back.
+
+    All options are those of train/convert_weights.py and go to it as they are: --run, --to, --checkpoint, --json and
+    more (see: train/convert_weights.py --help).
+    """
+    exec_module("train.convert_weights", with_data(words))
 
 
 def with_data(words: Sequence[str]) -> list[str]:
@@ -128,19 +139,19 @@ def with_data(words: Sequence[str]) -> list[str]:
     return ["--data", *words] if has_root else list(words)
 
 
-def start(ranks: Ranks, script: str, words: Sequence[str]) -> int:
+def start(ranks: Ranks, words: Sequence[str]) -> int:
     """Run the ranks to their end; returns the exit status of the one that failed first."""
-    cpus, processes = len(os.sched_getaffinity(0)), ranks.number + (ranks.servers or 0)
-    if not ranks.hosts and processes > cpus * MAX_RANKS_PER_CPU:
+    cpus = len(os.sched_getaffinity(0))
+    if not ranks.hosts and ranks.processes > cpus * MAX_RANKS_PER_CPU:
         raise UsageError(
-            f"{processes} processes are more than {MAX_RANKS_PER_CPU} for each CPU of this host, which has {cpus}. Give"
-            " fewer --ranks or --servers"
+            f"--ranks {ranks.number}: {ranks.processes} processes or replicas are more than {MAX_RANKS_PER_CPU} for"
+            f" each CPU of this host, which has {cpus}. Give fewer --ranks or --servers"
         )
     for module in ranks.modules:
         if find_spec(module) is None:
             raise not_installed(f"--strategy {ranks.strategy}", module)
-    line = ranks.command_line(sys.executable, str(Path(__file__).parent), script, words)
-    return Launcher(line, ranks, script, is_json(words, os.environ)).run()
+    line = ranks.command_line(sys.executable, str(Path(__file__).parent), words)
+    return Launcher(line, ranks, is_json(words, os.environ)).run()
 
 
 def is_json(words: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -156,11 +167,11 @@ def is_json(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Launcher:
-    """A launcher of ``script``, or a rank without one, as a child process in a session of its own; it ends with us."""
+    """A launcher of ranks, or one without a launcher, as a child process in a session of its own; it ends with us."""
 
-    def __init__(self, line: Sequence[str], ranks: Ranks, script: str, as_json: bool) -> None:
+    def __init__(self, line: Sequence[str], ranks: Ranks, as_json: bool) -> None:
         self._lines, self._lock = RankLines(ranks.launcher), threading.Lock()
-        self._script, self._as_json, self._has_summary = script, as_json, False
+        self._script, self._as_json, self._has_summary = ranks.script, as_json, False
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the launcher becomes our child
         self._others = frozenset(descendants(os.getpid()))  # of the program that became this one
         share = max(1, len(os.sched_getaffinity(0)) // ranks.number)

@@ -117,7 +117,7 @@ def _require_columns(columns: Sequence[str] | None, there: Sequence[str]) -> Non
 
 
 def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The row groups of a table, one by one. Raises DataError where it cannot be read as one."""
+    """The row groups of a table, one by one. Raises DataError if it cannot be read as one."""
     with reading(place) as source:
         file = pq.ParquetFile(source)
         _require_columns(columns, file.schema_arrow.names)
@@ -143,7 +143,7 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
 
 def read_facts(place: Place) -> dict[str, Any]:
-    """What `write_table` was given as facts. Raises DataError where there is nothing of that kind."""
+    """What `write_table` was given as facts. Raises DataError if there is nothing of that kind."""
     with reading(place) as source:
         return _facts_in(pq.read_schema(source))
 

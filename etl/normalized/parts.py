@@ -96,7 +96,7 @@ def read_images(
     The file is a tar file, or a Parquet file with the images in ``column``, whose rows the offsets are then. A member
     of a tar file of more than ``most_bytes`` comes in pieces, to be taken before the next image is asked for, or left.
 
-    Raises DataError, with the ``remedy``, where they are not those.
+    Raises DataError, with the ``remedy``, if they are not those.
     """
     contents = _read_members(file, images, most_bytes) if column is None else _read_rows(file, images, column)
     for image in images:
@@ -114,7 +114,7 @@ def read_images(
 
 
 def _checked(content: Iterator[bytes], sha256: bytes, damaged: DataError) -> Iterator[bytes]:
-    """The pieces. Raises ``damaged`` behind the last where they are not those of this SHA-256."""
+    """The pieces. Raises ``damaged`` behind the last if they are not those of this SHA-256."""
     digest = hashlib.sha256()
     for piece in content:
         digest.update(piece)

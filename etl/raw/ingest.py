@@ -44,8 +44,8 @@ KEY_COLUMN = "key"  # of a table of further columns
 def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrite: bool = False) -> Summary:
     """Pack the images of a source; ``values`` are those of `etl.options.stage_options.INGEST_OPTIONS`.
 
-    Goes on where an unfinished run of the same source stopped; does nothing where it is done; where the source has
-    changed since, packs what is new.
+    Continues an unfinished run of the same source; does nothing if it is done; packs what is new if the source has
+    changed since.
 
     Raises UsageError if there is no source, if the root lies in it or has another dataset, and for options
     that do not apply here; DataError if a file changes while it is read.
@@ -98,7 +98,7 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
 def _has_grown(recorded: list[str] | None, given: Sequence[str] | None, file: str | None, folder: Place) -> bool:
     """True if the list of --classes has new names after those that are ``recorded``.
 
-    Raises UsageError where it does not begin with these.
+    Raises UsageError if it does not begin with these.
     """
     if recorded is None or given is None:
         return False
@@ -153,7 +153,7 @@ def _listing(source: Source, images_sha256: str, in_place: bool) -> str:
 def _join(source: Source, table: str | None) -> dict[str, Any]:
     """Give the images their columns from the table at this place; returns the facts for the summary.
 
-    Raises UsageError where it has a row for none of them.
+    Raises UsageError if it has a row for none of them.
     """
     if table is None:
         return {}

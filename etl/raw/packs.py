@@ -166,7 +166,7 @@ def list_in_place(
 
 
 def require_same_storage(files: Sequence[LargeFile], root_uri: str) -> None:
-    """Raise UsageError where tasks that reach the root may not reach the files that are to stay where they lie."""
+    """Raise UsageError if tasks that reach the root may not reach the files that are to stay where they lie."""
     for file in files if root_uri.startswith("hdfs://") else ():
         if not file.place.uri.startswith("hdfs://"):
             raise UsageError(

@@ -50,19 +50,19 @@ RANK = "t/main.py --run x"
 
 def test_each_strategy_has_its_launcher() -> None:
     for ranks, line in (
-        (Ranks(), f"py {RANK}"),
-        (Ranks(count=2), f"py -P -m horovod.runner.launch -np 2 py {RANK}"),
-        (Ranks(hosts="a:2,b:1"), f"py -P -m horovod.runner.launch -np 3 -H a:2,b:1 py {RANK}"),
-        (Ranks(count=1, hosts="a:2"), f"py -P -m horovod.runner.launch -np 1 -H a:2 py {RANK}"),
-        (Ranks("mirrored"), f"py {RANK}"),
-        (Ranks("mirrored", 2), f"py {RANK} --replicas 2"),
-        (Ranks("multi-worker-mirrored", 2), f"py t/launch.py -np 2 {RANK}"),
-        (Ranks("parameter-server", 2), f"py t/launch.py --workers 2 --servers 1 {RANK}"),
-        (Ranks("synchronous-parameter-server", 2, 3), f"py t/launch.py --workers 2 --servers 3 {RANK}"),
-        (Ranks("ddp", 1), f"py {RANK}"),
-        (Ranks("ddp", 2), f"py -P -m torch.distributed.run --standalone --nproc-per-node 2 -- {RANK}"),
+        (Ranks("main.py"), f"py {RANK}"),
+        (Ranks("main.py", count=2), f"py -P -m horovod.runner.launch -np 2 py {RANK}"),
+        (Ranks("main.py", hosts="a:2,b:1"), f"py -P -m horovod.runner.launch -np 3 -H a:2,b:1 py {RANK}"),
+        (Ranks("main.py", count=1, hosts="a:2"), f"py -P -m horovod.runner.launch -np 1 -H a:2 py {RANK}"),
+        (Ranks("main.py", "mirrored"), f"py {RANK}"),
+        (Ranks("main.py", "mirrored", 2), f"py {RANK} --replicas 2"),
+        (Ranks("main.py", "multi-worker-mirrored", 2), f"py t/launch.py -np 2 {RANK}"),
+        (Ranks("main.py", "parameter-server", 2), f"py t/launch.py --workers 2 --servers 1 {RANK}"),
+        (Ranks("main.py", "synchronous-parameter-server", 2, 3), f"py t/launch.py --workers 2 --servers 3 {RANK}"),
+        (Ranks("main.py", "ddp", 1), f"py {RANK}"),
+        (Ranks("main.py", "ddp", 2), f"py -P -m torch.distributed.run --standalone --nproc-per-node 2 -- {RANK}"),
     ):
-        assert ranks.command_line("py", "t", "main.py", ["--run", "x"]) == line.split()
+        assert ranks.command_line("py", "t", ["--run", "x"]) == line.split()
 
 
 def shown_of(launcher: str, text: str, status: int = 1) -> tuple[int, str]:
@@ -157,11 +157,17 @@ def test_what_follows_from_the_end_of_another_rank_is_shown_if_there_is_nothing_
 def test_wrong_use_is_refused_before_anything_is_started() -> None:
     failed(ringslice_here("train", "ROOT", "--strategy", "ring"), 2, "'ring' is not one of 'horovod', 'mirrored'")
     failed(ringslice_here("train", "ROOT", "--ranks", 0), 2, "Invalid value for '--ranks': 0")
-    failed(ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes are more than 16 for each CPU")
+    failed(
+        ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes or replicas are more than 16 for each"
+    )
+    words = ("train", "ROOT", "--ranks", 100_000, "--strategy", "parameter-server")
+    failed(ringslice_here(*words), 2, "--ranks 100000: 100002 processes")
     failed(ringslice_here("train", "ROOT", "--servers", 2), 2, "--servers 2 is for --strategy parameter-server")
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
-    words = ("train", "ROOT", "--hosts", "a:2,b:2", "--strategy", "ddp")
-    failed(ringslice_here(*words), 2, "--hosts is for --strategy horovod, not for ddp")
+    for command, script in (("train", "main"), ("evaluate", "evaluate")):
+        hosts = ringslice_here(command, "ROOT", "--hosts", "a:2,b:2", "--strategy", "ddp")
+        failed(hosts, 2, "--hosts is for --strategy horovod, not for ddp. Start on each host: torchrun --nnodes 2 ")
+        assert f"-- train/{script}.py --strategy ddp" in hosts.stderr
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")
     failed(ringslice_here("train", "ROOT", "--strategy", "ddp"), 3, "torch is not installed in")
 
@@ -218,7 +224,7 @@ START = """
 import sys
 from etl.entry_point import end_process, run_reporting
 from train.start import Launcher, Ranks
-launcher = Launcher([sys.executable, *sys.argv[2:]], Ranks(sys.argv[1]), "promote.py", as_json=False)
+launcher = Launcher([sys.executable, *sys.argv[2:]], Ranks("promote.py", sys.argv[1]), as_json=False)
 end_process(run_reporting(lambda: launcher.run()))
 """
 BEGIN = "import os, signal, sys, time"  # of what is launched, and interrupts the process that started it

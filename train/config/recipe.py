@@ -1,4 +1,4 @@
-"""The recipe: every setting, but the length, that decides what is learned. A run is gone on with by the same. Pure."""
+"""The recipe: every setting, but the length, that decides what is learned. A resumed run has the same one. Pure."""
 
 import math
 from collections.abc import Mapping

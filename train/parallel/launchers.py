@@ -16,8 +16,9 @@ FIRST = ("0", "chief 0")
 
 @dataclass(frozen=True)
 class Ranks:
-    """What to start: ``count`` ranks, replicas or workers, ``hosts`` as in ``h1:2,h2:2``; None if not given."""
+    """What to start: a script of train/ in ``count`` ranks, replicas or workers, on ``hosts`` as in ``h1:2,h2:2``."""
 
+    script: str
     strategy: str = HOROVOD
     count: int | None = None
     servers: int | None = None
@@ -40,11 +41,11 @@ class Ranks:
         if self.strategy == MIRRORED:
             remedy = f"Leave it out (one host only), or give --strategy {MULTI_WORKER}"
         elif self.strategy not in OF_TORCH:
-            remedy = f"Start on each host, with TF_CONFIG of all: train/main.py --strategy {self.strategy}"
+            remedy = f"Start on each host, with TF_CONFIG of all: train/{self.script} --strategy {self.strategy}"
         else:
             remedy = (
                 f"Start on each host: torchrun --nnodes {len(others) + 1} --nproc-per-node {ranks} --rdzv-backend c10d"
-                f" --rdzv-endpoint {host}:29500 -- train/main.py --strategy {self.strategy}"
+                f" --rdzv-endpoint {host}:29500 -- train/{self.script} --strategy {self.strategy}"
             )
         if self.strategy != HOROVOD:
             raise UsageError(f"--hosts is for --strategy {HOROVOD}, not for {self.strategy}. {remedy}")
@@ -58,6 +59,11 @@ class Ranks:
     def slots(self) -> int:
         """The ranks that the hosts have; 1 if none are given."""
         return sum(map(int, re.findall(r":(\d+)", self.hosts or ":1")))
+
+    @property
+    def processes(self) -> int:
+        """The ranks, replicas or workers; beside parameter servers with these and the chief."""
+        return self.number + (1 + (self.servers or 1) if self.strategy in SERVED else 0)
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -77,9 +83,9 @@ class Ranks:
             return ""
         return HOROVODRUN if self.strategy == HOROVOD else TORCHRUN
 
-    def command_line(self, python: str, folder: str, script: str, words: Sequence[str]) -> list[str]:
-        """Start ``script`` of ``folder``, which also has launch.py, with ``words``, by the interpreter ``python``."""
-        ranked, count = [f"{folder}/{script}", *words], str(self.number)
+    def command_line(self, python: str, folder: str, words: Sequence[str]) -> list[str]:
+        """Start the script, of the ``folder`` train, with ``words``, by the interpreter ``python``."""
+        ranked, count = [f"{folder}/{self.script}", *words], str(self.number)
         if self.launcher == HOROVODRUN:
             hosts = ("-H", self.hosts) if self.hosts else ()
             return [python, "-P", "-m", "horovod.runner.launch", "-np", count, *hosts, python, *ranked]

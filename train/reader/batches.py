@@ -85,7 +85,7 @@ class BatchBuilder:
     def batch(self, real: int) -> RecordBatch:
         """The next ``real`` examples, and as much padding as fills the batch up.
 
-        Raises DataError for a damaged record, unless it may be skipped, and for one more than may be.
+        Raises DataError for a damaged record, unless it may be skipped, and for more than may be.
         """
         addresses, sizes, numbers = (np.zeros(self._size, np.int64) for _ in range(3))
         weights = np.zeros(self._size, np.float32)
@@ -138,7 +138,7 @@ class BatchBuilder:
         self._skipped += len(damaged)
         if self._skipped > self._reading.skip_limit:
             raise DataError(
-                f"{damaged[-1]}; that is one more than --skip-limit {self._reading.skip_limit} allows;"
+                f"{damaged[-1]}; {self._skipped} are to be skipped, more than --skip-limit {self._reading.skip_limit};"
                 " repair the slices with: ringslice verify --repair"
             )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from etl.partition.config import SPLIT_NAMES
 from etl.report.charts import HALF, INK, Cells, Chart, Curve, first_and_last, heatmap, line_chart
 from etl.report.render import percent
 from train.report.metrics import Epoch, Metrics, shares_of, smooth
@@ -12,14 +13,13 @@ from train.runs.confusion import Confusion
 
 PART_COLORS = {"input": "#d9932b", "compute": "#3266c4", "all-reduce": "#2a9d8f", "other": "#b4bcc7"}
 PALE = "#b9cbeb"
-SPLITS = ("train", "validation", "test")
 
 
 def epoch_charts(epochs: Sequence[Epoch]) -> list[Chart]:
     """Loss and accuracy of each split, and images per second, by epoch."""
     drawn = [
-        _by_epoch("Loss by epoch", epochs, {split: f"{split}_loss" for split in SPLITS}, loss),
-        _by_epoch("Accuracy by epoch", epochs, {split: f"{split}_accuracy" for split in SPLITS}, accuracy),
+        _by_epoch("Loss by epoch", epochs, {split: f"{split}_loss" for split in SPLIT_NAMES}, loss),
+        _by_epoch("Accuracy by epoch", epochs, {split: f"{split}_accuracy" for split in SPLIT_NAMES}, accuracy),
         _by_epoch("Images per second", epochs, {"all ranks": "images_per_s"}, speed),
     ]
     return [chart for chart in drawn if chart]

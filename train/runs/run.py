@@ -164,12 +164,12 @@ def require_possible(run: Run, ranks: int) -> None:
         )
     total, batch = totals["train"], recipe.examples_per_step
     if total < ranks:
-        raise UsageError(f"{ranks} ranks for {total} training examples; start fewer ranks")
+        raise UsageError(f"{ranks} ranks for {total} training examples; start fewer ranks or replicas")
     start, stop = run_of(total, 0, ranks)
     if batch > stop - start:
         raise UsageError(
             f"{recipe.wording} is more than a rank's share of {stop - start} of the {total} training examples; give a"
-            " smaller --batch, or start fewer ranks"
+            " smaller --batch, or start fewer ranks or replicas"
         )
     require_resumable(run)
 

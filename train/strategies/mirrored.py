@@ -11,10 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from etl.errors import EnvironmentFailure, UsageError
+from etl.errors import EnvironmentFailure
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
-from train.monitor.launcher import launched_size
 from train.monitor.monitor import Monitor
 from train.parallel.collective import Alone, Collective
 from train.parallel.devices import Device
@@ -102,10 +101,8 @@ class Mirrored(Strategy):
 def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str, replicas: int | None) -> None:
     """Call ``work`` with so many ``replicas``: by default one for each GPU that TensorFlow sees, or one on the CPU.
 
-    Raises UsageError if a launcher started several processes, EnvironmentFailure if there are fewer GPUs.
+    Raises EnvironmentFailure if there are fewer GPUs.
     """
-    if launched_size() > 1:
-        raise UsageError("--strategy mirrored is one process for all devices of a host; start it without horovodrun")
     taken, gpus = take_all_gpus(device)
     if gpus and gpus < (replicas or 1):
         raise EnvironmentFailure(f"--replicas {replicas}: TensorFlow sees {gpus} GPUs; give fewer")

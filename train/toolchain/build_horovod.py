@@ -225,7 +225,7 @@ def build_wheel(folder: Path, tensorflow: str, options: argparse.Namespace) -> P
 
 
 def download(work: Path) -> Path:
-    """The sdist from the package index. Raises BuildError where its SHA-256 is not the known one."""
+    """The sdist from the package index. Raises BuildError if its SHA-256 is not the known one."""
     target = work / "sdist"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--no-binary", "horovod", "--dest", str(target), f"horovod=={VERSION}"]

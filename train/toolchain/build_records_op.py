@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def installed_library() -> Path:
-    """Where this environment has the library, if it has it. Raises BuildError where there is no TensorFlow."""
+    """Where this environment has the library, if it has it. Raises BuildError if there is no TensorFlow."""
     python, tensorflow = f"{sys.version_info[0]}{sys.version_info[1]}", tensorflow_version()
     key = key_of([SOURCE.read_text(), COMPILER_OPTIONS, python, tensorflow, os.uname().machine])
     return Path(sys.prefix) / "lib" / "ringslice" / f"records_op-tf{tensorflow}-py{python}-{key}.so"

@@ -57,7 +57,10 @@ def test_a_process_beside_servers_knows_its_role() -> None:
         ("parameter-server", {"TF_CONFIG": WORKERS}, "TF_CONFIG has several workers. Give"),
         ("mirrored", {"TF_CONFIG": BESIDE_SERVERS}, "TF_CONFIG has parameter servers. Give --strategy synchronous-"),
         ("horovod", OF_TORCHRUN, "torchrun started 2 processes. Give --strategy ddp"),
-        ("ddp", {"HOROVOD_SIZE": "2"}, "horovodrun started 2 processes. Give --strategy horovod"),
+        *(
+            (strategy, {"HOROVOD_SIZE": "2"}, "horovodrun started 2 processes. Give --strategy horovod")
+            for strategy in ("ddp", "mirrored", "multi-worker-mirrored", "parameter-server")
+        ),
     ],
 )
 def test_a_strategy_that_does_not_fit_its_launcher_is_refused(

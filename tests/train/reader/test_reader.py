@@ -225,7 +225,7 @@ def test_more_damaged_records_than_may_be_skipped_end_the_reading(tiny: Written)
     for path in tiny.slices:
         flip_bit(path, 100)
     list(tiny.read(tiny.open(on_damage=SKIP, skip_limit=2)))
-    with pytest.raises(DataError, match="one more than --skip-limit 1 allows"):
+    with pytest.raises(DataError, match="2 are to be skipped, more than --skip-limit 1;"):
         list(tiny.read(tiny.open(on_damage=SKIP, skip_limit=1)))
 
 

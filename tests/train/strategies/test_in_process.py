@@ -21,7 +21,7 @@ from train.launch import free_ports
 from train.parallel.cluster import Task
 from train.reader.intervals import Steps
 from train.strategies import parameter_server
-from train.strategies.mirrored import divided, run_mirrored
+from train.strategies.mirrored import divided
 from train.strategies.parameter_server import FACTS, await_end, publish_versions
 from train.strategies.parameter_server_trainer import PureModel, divide, update_part
 
@@ -96,12 +96,6 @@ def test_a_step_without_examples_has_one_part() -> None:
     columns = [tf.constant(["a", "b"]), tf.constant([0, 1]), tf.constant([0.0, 0.0])]
     [(records, *_, weights, seed)] = divide([*columns, tf.constant(5)], 2, 1)
     assert (records.numpy().tolist(), weights.numpy().tolist(), int(seed)) == ([b"a"], [0.0], 5)
-
-
-def test_ranks_of_horovodrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOROVOD_SIZE", "2")
-    with pytest.raises(UsageError, match="one process for all devices of a host; start it without horovodrun"):
-        run_mirrored(Mock(side_effect=AssertionError), Mock(), "cpu", None)
 
 
 @pytest.fixture
