@@ -32,7 +32,7 @@ from etl.normalized.parts import (
 )
 from etl.options.stage_options import NORMALIZE_OPTIONS, OVERWRITE, RETRY_REJECTS
 from etl.progress import log
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.stages.layout import NORMALIZED_FORMAT, PARTS, normalized_stage, raw_stage
 from etl.stages.marker import Generation
 from etl.stages.run import Run
@@ -158,7 +158,7 @@ def _retried_entries(
 
     Raises DataError if a task has not published its part, or if a good image has changed.
     """
-    removed, classes = Removed.read(root, parent.marker), len(parent.marker["classes"])
+    removed, classes = RemovedRows.read(root, parent.marker), len(parent.marker["classes"])
     made = {
         part["part"]: read_entry(run.folder, Origin.of_part(part).next(), part["input"], removed, classes)
         for part in retried
@@ -301,7 +301,7 @@ def _commit(
 
 def _entries(root: Place, stage: Stage, raw: Generation, known: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The entry of each part: facts that never change, and counts of its live images."""
-    removed, classes = Removed.read(root, raw.marker), len(raw.marker["classes"])
+    removed, classes = RemovedRows.read(root, raw.marker), len(raw.marker["classes"])
     entries = []
     for pack in raw.entries:
         entry = known.get(pack["name"])

@@ -29,7 +29,7 @@ from etl.stages.stage import Stage
 from etl.stages.summary import Summary
 from etl.storage.atomic import replace_file, withdraw
 from etl.storage.place import open_place
-from etl.verify.collect import DUPLICATES_FILE, Collected
+from etl.verify.collect import DUPLICATES_FILE, CheckResults
 from etl.verify.findings import Outcome
 from etl.verify.join import DUPLICATES, result_place
 from etl.verify.repair import Repair
@@ -102,7 +102,7 @@ def _check(tasks: TaskRunner, run: Run, target: Target, every_stage: bool) -> tu
         return sum(each["records"] for line in checked if line["kind"] == SLICES for each in line["items"]), ""
 
     tasks.run(run, Work(job, lines, number, examples, watch))
-    collected = Collected.read(target, lines, stage.task_folders()[-1] / RESULTS_FOLDER)
+    collected = CheckResults.read(target, lines, stage.task_folders()[-1] / RESULTS_FOLDER)
     made = run.staging / DUPLICATES_FILE
     made.delete()  # of a check before a repair
     output, rows = parquet_tables.write_tables(made, run.staging, DUPLICATES, collected.reconcile(buckets))

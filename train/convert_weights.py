@@ -17,7 +17,7 @@ import click
 from etl.errors import UsageError
 from etl.options.click_command import add_options, run_command
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
-from etl.stages.lease import leased
+from etl.stages.lease import lease_folder
 from etl.stages.names import WORK_FOLDER
 from etl.stages.summary import Summary
 from etl.storage.place import Place, open_place
@@ -86,7 +86,7 @@ def convert(checkpoint: Checkpoint, run: Place) -> Checkpoint:
     converted = CONVERSIONS[framework](settings["model"], groups, checkpoint.step)
     facts = {name: value for name, value in marker.items() if name not in store.OWN_FACTS}
     facts |= {"framework": framework, "settings": settings}
-    with leased(run / WORK_FOLDER, f"{COMMAND} to {run}") as lease:
+    with lease_folder(run / WORK_FOLDER, f"{COMMAND} to {run}") as lease:
         require_free(run)  # again: to read a checkpoint may take minutes
         return store.write(run, lease.staging, checkpoint.step, converted, facts)
 

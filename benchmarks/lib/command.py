@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from etl.errors import RingsliceError, explain
-from etl.options.click_command import Parsed
+from etl.options.click_command import ParsedText
 from etl.values import parse_bytes, parse_counts
 from lib.failure import Failure
 from lib.results import Result, check_report, write_report
@@ -15,7 +15,7 @@ from lib.results import Result, check_report, write_report
 SHORT, JSON, LEFT_OUT = "short", "json", "left_out"  # keys of the context's meta
 
 
-class CheckedText(Parsed):
+class CheckedText(ParsedText):
     """An option's value, checked by its ``parse`` and kept as text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -21,7 +21,7 @@ OK, NOTE, WARNING, FAILS = "ok", "note", "warning", "fails"
 Check = tuple[str, str, Callable[[], str]]
 
 
-class Skipped(Exception):
+class SkippedCheck(Exception):
     """Ends a check as a note, or as a warning."""
 
     def __init__(self, text: str, state: str = NOTE) -> None:
@@ -127,7 +127,7 @@ def _run_one(check: Callable[[], str]) -> tuple[str, str]:
     """State and text of a check, whatever it raises: no failure of a check ends the others."""
     try:
         state, text = OK, check()
-    except Skipped as skipped:
+    except SkippedCheck as skipped:
         state, text = skipped.state, str(skipped)
     except Exception as error:
         explained = explain(error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import metadata
 
-from etl.doctor.check import OK, WARNING, Check, Context, Skipped, run, run_python
+from etl.doctor.check import OK, WARNING, Check, Context, SkippedCheck, run, run_python
 from etl.errors import EnvironmentFailure, reason_of
 from etl.hadoop.site_config import (
     SITE_FILES,
@@ -99,13 +99,13 @@ def _or_skipped(find: Callable[[], str], is_needed: bool) -> str:
     except EnvironmentFailure:
         if is_needed:
             raise
-        raise Skipped(f"{_FOR_JOBS} and --hdfs-driver libhdfs") from None
+        raise SkippedCheck(f"{_FOR_JOBS} and --hdfs-driver libhdfs") from None
 
 
 def _configuration() -> str:
     folder = configuration_folder()
     if folder is None:
-        raise Skipped("HADOOP_CONF_DIR is not set; only needed for -r hadoop, and for places without a host")
+        raise SkippedCheck("HADOOP_CONF_DIR is not set; only needed for -r hadoop, and for places without a host")
     default = default_filesystem(site_configuration())
     files = [name for name in SITE_FILES if (folder / name).is_file()]
     if not files:
@@ -114,7 +114,7 @@ def _configuration() -> str:
         )
     text = f"{folder} with {', '.join(files)}; fs.defaultFS {default or 'is not set'}"
     if not default:
-        raise Skipped(f"{text}: hdfs:/// and -r hadoop need it", WARNING)
+        raise SkippedCheck(f"{text}: hdfs:/// and -r hadoop need it", WARNING)
     return text
 
 
@@ -134,7 +134,7 @@ def _namenode(context: Context) -> str:
             " no firewall is between"
         )
     if silent:
-        raise Skipped(f"{'; '.join([*answers, *silent])}: look after that one", WARNING)
+        raise SkippedCheck(f"{'; '.join([*answers, *silent])}: look after that one", WARNING)
     return "; ".join(answers)
 
 
@@ -164,7 +164,7 @@ def _files(context: Context) -> str:
 
 def _resource_manager(context: Context) -> str:
     if context.queue is None and not any(name.startswith("yarn.resourcemanager.") for name in site_configuration()):
-        raise Skipped(_FOR_JOBS)
+        raise SkippedCheck(_FOR_JOBS)
     manager = ResourceManager.of_site()
     try:
         facts = manager.information()
@@ -204,7 +204,7 @@ def _imports(python_bin: str) -> str:
 def _horovod(built: dict[str, bool]) -> str:
     horovod = _version("horovod")
     if horovod is None:
-        raise Skipped(f"not installed; only needed to train ({_INSTALL})")
+        raise SkippedCheck(f"not installed; only needed to train ({_INSTALL})")
     output = run_python(["-c", _BUILD], IMPORT_TIMEOUT_S, _INSTALL, **_WITHOUT_GPU)
     built |= json.loads(output.splitlines()[-1])
     ways = " and ".join(name for name, is_built in built.items() if is_built)
@@ -215,21 +215,21 @@ def _horovod(built: dict[str, bool]) -> str:
 
 def _native_op() -> str:
     if not any(map(_version, TENSORFLOWS)):
-        raise Skipped(f"not built, because there is no TensorFlow; only needed to train ({_INSTALL})")
+        raise SkippedCheck(f"not built, because there is no TensorFlow; only needed to train ({_INSTALL})")
     if reason := run_python(["-c", _NATIVE_OP], IMPORT_TIMEOUT_S, _INSTALL, **_WITHOUT_GPU).strip():
-        raise Skipped(f"{reason}: the trainer's reader works without it, more slowly; {_INSTALL}", WARNING)
+        raise SkippedCheck(f"{reason}: the trainer's reader works without it, more slowly; {_INSTALL}", WARNING)
     return "the reader's native op is built for this TensorFlow"
 
 
 def _gpus(built: dict[str, bool]) -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise Skipped("no nvidia-smi, so no NVIDIA GPU; training uses the CPU")
+        raise SkippedCheck("no nvidia-smi, so no NVIDIA GPU; training uses the CPU")
     words = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     gpus = Counter(run(words, GPU_TIMEOUT_S, "look at the driver").splitlines())
     text = "; ".join(f"{number} of {gpu}" for gpu, number in gpus.items()) or "none"
     if gpus and built and not built["NCCL"]:
-        raise Skipped(
+        raise SkippedCheck(
             f"{text}; Horovod is built without NCCL, so gradients go through the CPU; {_INSTALL} GPU=1", WARNING
         )
     return text

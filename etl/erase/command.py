@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from etl.erase.images import Found, find_examples, find_images, has_all_good, has_parts, repack
+from etl.erase.images import Occurrences, find_examples, find_images, has_all_good, has_parts, repack
 from etl.errors import DataError, UsageError
 from etl.normalized.erased import keys_file, record_generations, record_images
 from etl.partition.config import ShardConfig
@@ -100,7 +100,7 @@ def _shard_again(root: Place, name: str) -> str:
     return shlex.join(words)
 
 
-def _erase(root: Place, found: Found, run: Run, run_job: RunJob) -> dict[str, int]:
+def _erase(root: Place, found: Occurrences, run: Run, run_job: RunJob) -> dict[str, int]:
     """Erase what was found; ``run`` is that of the erasure. Returns what was done, by the names of `DONE`."""
     _require_idle(root)
     record_images(root, run.staging, found.rows)
@@ -133,7 +133,7 @@ def _clear_raw(run: Run, packs: frozenset[str]) -> int:
     return len(gone)
 
 
-def _clear_normalized(root: Place, found: Found) -> int:
+def _clear_normalized(root: Place, found: Occurrences) -> int:
     """Delete all of ``normalized`` that names the parts found, or others of the packs, which a run of normalize may
     have made meanwhile; returns how many generations are gone.
     """
@@ -168,7 +168,7 @@ def _clear_unfinished_slices(root: Place) -> int:
     return cleared
 
 
-def _refuse(root: Place, found: Found, listed: Place) -> None:
+def _refuse(root: Place, found: Occurrences, listed: Place) -> None:
     """Raise UsageError for what cannot be erased, before anything is changed; and what `read_finished` raises, which
     the command for new slices needs.
     """
@@ -203,7 +203,7 @@ def _refuse(root: Place, found: Found, listed: Place) -> None:
         )
 
 
-def _summary(root: Place, found: Found, done: Mapping[str, int], *, dry_run: bool = False) -> Summary:
+def _summary(root: Place, found: Occurrences, done: Mapping[str, int], *, dry_run: bool = False) -> Summary:
     left = {name: sum(counts.values()) for name, counts in found.examples.items()}
     facts: dict[str, Any] = {
         "keys": len(found.keys),

@@ -18,7 +18,7 @@ from etl.formats import parquet_tables
 from etl.normalized.erased import Row, read_record
 from etl.normalized.parts import live_rows, pack_of, read_images
 from etl.raw.ingest import count_source
-from etl.raw.packs import Removed, copy_to_packs, list_place, pack_place, publish_removed
+from etl.raw.packs import RemovedRows, copy_to_packs, list_place, pack_place, publish_removed
 from etl.raw.source_diff import VERSIONS_FILE
 from etl.slices.history import finished_slices
 from etl.slices.manifest import table_file
@@ -38,7 +38,7 @@ _COLUMNS = ["key", "label", "split", "columns", "offset", "size", "sha256"]
 
 
 @dataclass(frozen=True)
-class Found:
+class Occurrences:
     """Where the images with these ``keys``, and all with the same contents, are below a root.
 
     ``rows`` are keys and contents, with those that were erased before. ``packs`` and ``parts`` are names, also of
@@ -77,7 +77,7 @@ class Found:
         return bool(self.packs or self.parts or self.examples)
 
 
-def find_images(root: Place, keys: Sequence[str]) -> Found:
+def find_images(root: Place, keys: Sequence[str]) -> Occurrences:
     """Look for the images with these keys, and for all with the same contents.
 
     Raises DataError if a list is damaged.
@@ -93,7 +93,7 @@ def find_images(root: Place, keys: Sequence[str]) -> Found:
             rows |= _rows_of(of_them)
             holders[kind].add(name)
     packs, parts = frozenset(holders[IN_PACKS]), frozenset(holders[IN_PARTS])
-    return Found(tuple(keys), frozenset(rows), packs, parts, examples, _count_live(root, packs, contents))
+    return Occurrences(tuple(keys), frozenset(rows), packs, parts, examples, _count_live(root, packs, contents))
 
 
 def find_examples(root: Place, contents: Set[bytes]) -> tuple[set[Row], dict[str, dict[str, int]]]:
@@ -142,7 +142,7 @@ def _count_live(root: Place, packs: frozenset[str], contents: Set[bytes]) -> int
     if not packs or not stage.marker.exists():
         return 0
     raw, live, wanted = stage.read_generation(), 0, _sorted(contents)
-    removed = Removed.read(root, raw.marker)
+    removed = RemovedRows.read(root, raw.marker)
     for pack in raw.entries:
         if pack["name"] in packs:
             table = parquet_tables.read_table(list_place(root / "raw", pack["name"]), ["key", "sha256"])
@@ -154,18 +154,18 @@ def _sorted(contents: Set[bytes]) -> pa.Array:
     return pa.array(sorted(contents), pa.binary(32))
 
 
-def has_parts(root: Place, found: Found) -> bool:
+def has_parts(root: Place, found: Occurrences) -> bool:
     """True if the current ``normalized`` has parts with these images."""
     stage = normalized_stage(root)
     return stage.marker.exists() and any(map(found.has_part, stage.read_generation().entries))
 
 
-def has_all_good(root: Place, found: Found, raw: Generation) -> bool:
+def has_all_good(root: Place, found: Occurrences, raw: Generation) -> bool:
     """True if ``normalized`` was made from this ``raw``, and all its good images are among those that were found."""
     stage = normalized_stage(root)
     if not stage.marker.exists() or (normalized := stage.read_generation()).marker["input"] != raw.fingerprint:
         return False
-    wanted, good, removed = _sorted(found.contents), 0, Removed.read(root, raw.marker)
+    wanted, good, removed = _sorted(found.contents), 0, RemovedRows.read(root, raw.marker)
     for part in normalized.entries:
         if part["part"] in found.parts:
             good += len(_rows_with(wanted, live_rows(stage.folder, part, removed, ["sha256"])))
@@ -192,7 +192,7 @@ class PackedImages(Source):
                 yield content
 
 
-def repack(root: Place, found: Found) -> int:
+def repack(root: Place, found: Occurrences) -> int:
     """Renew ``raw`` without the images that were found; returns how many packs are no longer in it.
 
     Raises DataError if a pack is damaged, BusyError if another run is at work on ``raw``.
@@ -204,7 +204,7 @@ def repack(root: Place, found: Found) -> int:
     if not gone:
         return 0
     kept = [pack for pack in parent.entries if pack["name"] not in found.packs]
-    removed = Removed.read(root, marker)
+    removed = RemovedRows.read(root, marker)
     rest = _live_of(stage.folder, gone, removed, marker["classes"], found.contents)
     images = _live_of(stage.folder, [pack["name"] for pack in kept], removed, marker["classes"]).images + rest.images
     identity = {"config": marker["config"], "input": fingerprint(images, marker["classes"])}
@@ -228,7 +228,7 @@ def repack(root: Place, found: Found) -> int:
 
 
 def _live_of(
-    raw: Place, packs: list[str], removed: Removed, classes: list[str], contents: frozenset[bytes] = frozenset()
+    raw: Place, packs: list[str], removed: RemovedRows, classes: list[str], contents: frozenset[bytes] = frozenset()
 ) -> PackedImages:
     """The live images of these packs, in their order, without those of these contents."""
     rows_of, images = list[list[dict[str, Any]]](), list[SourceImage]()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError, EnvironmentFailure
-from etl.storage.atomic import OutputFile, publish_bytes, publishing
+from etl.storage.atomic import OutputFile, create_file, publish_bytes
 from etl.storage.place import Place
 
 GROUP_ROWS = 1 << 16
@@ -42,7 +42,7 @@ def write_tables(final: Place, staging: Place, schema: pa.Schema, parts: Iterabl
     """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
     rows = 0
     with (
-        publishing(final, staging) as output,
+        create_file(final, staging) as output,
         pq.ParquetWriter(pa.PythonFile(output, mode="w"), schema, compression="zstd") as writer,
     ):
         for group in _regrouped(parts):
@@ -104,7 +104,7 @@ def read_table(place: Place, columns: list[str] | None = None, remedy: str | Non
 
     With the ``remedy`` for a file that a marker names, a missing one is a DataError, too, else FileNotFoundError.
     """
-    with _reading(place, remedy) as source:
+    with _open_recorded(place, remedy) as source:
         file = pq.ParquetFile(source, pre_buffer=True)  # takes a third of the processor time of `pq.read_table`
         table = file.read(columns, use_threads=file.num_row_groups > 1)
         _require_columns(columns, table.column_names)
@@ -118,7 +118,7 @@ def _require_columns(columns: Sequence[str] | None, there: Sequence[str]) -> Non
 
 def iterate_groups(place: Place, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The row groups of a table, one by one. Raises DataError if it cannot be read as one."""
-    with reading(place) as source:
+    with open_checked(place) as source:
         file = pq.ParquetFile(source)
         _require_columns(columns, file.schema_arrow.names)
         for group in range(file.num_row_groups):
@@ -130,7 +130,7 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
     Raises DataError if it cannot be read, or has fewer rows.
     """
-    with reading(place) as source:
+    with open_checked(place) as source:
         file = pq.ParquetFile(source)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         bounds = list(accumulate(rows, initial=0))
@@ -144,7 +144,7 @@ def read_range(place: Place, start: int, stop: int, columns: list[str] | None = 
 
 def read_facts(place: Place) -> dict[str, Any]:
     """What `write_table` was given as facts. Raises DataError if there is nothing of that kind."""
-    with reading(place) as source:
+    with open_checked(place) as source:
         return _facts_in(pq.read_schema(source))
 
 
@@ -162,9 +162,9 @@ def _facts_in(schema: pa.Schema) -> dict[str, Any]:
 
 
 @contextmanager
-def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterator[pa.NativeFile]:
+def open_checked(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterator[pa.NativeFile]:
     """The file, open. Errors of Arrow in this context become a DataError with the ``fault`` and the ``remedy``."""
-    with place.filesystem.explaining(place.path), place.open_input() as source:
+    with place.filesystem.explain_errors(place.path), place.open_input() as source:
         try:
             yield source
         except MemoryError as error:  # Arrow's is an ArrowException, too
@@ -181,10 +181,10 @@ def reading(place: Place, fault: str = "is damaged", remedy: str = "") -> Iterat
 
 
 @contextmanager
-def _reading(place: Place, remedy: str | None) -> Iterator[pa.NativeFile]:
-    """As `reading`; with the ``remedy`` for a file that a marker names, a missing one is a DataError, too."""
+def _open_recorded(place: Place, remedy: str | None) -> Iterator[pa.NativeFile]:
+    """As `open_checked`; with the ``remedy`` for a file that a marker names, a missing one is a DataError, too."""
     try:
-        with reading(place, remedy=f"; {remedy}" if remedy else "") as source:
+        with open_checked(place, remedy=f"; {remedy}" if remedy else "") as source:
             yield source
     except FileNotFoundError:
         if remedy is None:

@@ -12,7 +12,7 @@ from PIL import Image
 from etl.images.config import NormalizeConfig
 from etl.images.containers.jpeg import without_gaps, without_profile
 from etl.images.geometry import Size
-from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, opened, reject_for
+from etl.images.header import AVIF, JPEG, JPEG_2000, PNM, WEBP, Header, open_image, reject_for
 from etl.images.icc import to_srgb
 from etl.images.pillow_modes import bands, load_8_bits
 from etl.images.resize import Pixels
@@ -114,7 +114,7 @@ def _as_image(pixels: Pixels) -> Image.Image:
 
 
 def _decode_by_pillow(data: bytes, header: Header, config: NormalizeConfig) -> Pixels | Reject:
-    with opened(data, header.format) as image:
+    with open_image(data, header.format) as image:
         loaded = load_8_bits(image, data, header.format)
         profile = header.profile or image.info.get("icc_profile") or b""
     return loaded if isinstance(loaded, Reject) else _finish(loaded, profile, config)

@@ -154,7 +154,7 @@ def _name_of_unsupported(data: bytes) -> str:
 
 
 @contextmanager
-def opened(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
+def open_image(data: bytes, format: str) -> Iterator[ImageFile.ImageFile]:
     """Open the image by Pillow's plugin for this format.
 
     The plugin is called directly, because `Image.open` hides why it rejects a file. A PNG is opened without what is not
@@ -234,7 +234,7 @@ def _read_webp(data: bytes) -> Header | Reject:
 
 def _read_by_pillow(data: bytes, format: str) -> Header | Reject:
     try:
-        with opened(data, format) as image:
+        with open_image(data, format) as image:
             orientation = 1 if format == PNG else _tiff_orientation(image) if format == TIFF else 0
             orientation = orientation or _orientation(image.getexif) or 1  # for a PNG, getexif decodes the whole file
             return Header(format, *image.size, _count_frames(image), orientation)

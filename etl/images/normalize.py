@@ -15,13 +15,13 @@ from etl.images.decode import GRAY, decode, mirrored, upright_size
 from etl.images.geometry import Plan, Size, make_plan
 from etl.images.header import Header, read_header
 from etl.images.resize import Pixels, apply_plan
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import NormalizedImage, Reason, Reject
 
 MAX_JPEG_SIDE = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 SPARE = 2  # a JPEG is decoded to at least so many times its final size, each way
 
 
-def normalize_image(data: bytes, config: NormalizeConfig) -> Normalized | Reject:
+def normalize_image(data: bytes, config: NormalizeConfig) -> NormalizedImage | Reject:
     """Decode ``data`` by its content, bring it to the size and colour of ``config``, and encode it.
 
     Time and memory are not limited here: see `etl.images.sandbox`. Raises MemoryError.
@@ -35,7 +35,7 @@ def read_limited_header(data: bytes, config: NormalizeConfig) -> Header | Reject
     return config.limits.check_bytes(len(data)) or read_header(data)
 
 
-def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> Normalized | Reject:
+def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> NormalizedImage | Reject:
     """Decode, resize and encode a file whose ``header`` is that of `read_limited_header`."""
     if too_much := config.limits.check(header.width, header.height, header.frames):
         return too_much
@@ -51,7 +51,7 @@ def normalize_decoded(data: bytes, header: Header, config: NormalizeConfig) -> N
     pixels = apply_plan(decoded, plan, in_channels(config.background, config.color))
     sums, squares = channel_sums(pixels)
     encoded = data if _passes(data, header, plan, config) else encode(pixels, config)
-    return Normalized(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
+    return NormalizedImage(encoded, *plan.canvas, sums, squares, header.format, header.width, header.height)
 
 
 def channel_sums(pixels: Pixels) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""The result of normalising one image: `Normalized`, or a `Reject` with its reason. A value, not an exception."""
+"""The result of normalising one image: `NormalizedImage`, or a `Reject` with its reason. A value, not an exception."""
 
 import enum
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from etl.errors import printable
 
 
 @dataclass(frozen=True)
-class Normalized:
+class NormalizedImage:
     """A normalised image: ``encoded`` as configured; exact sums of its pixels and of their squares by channel.
 
     ``height`` and ``width`` are its own, those of the source are what its file states, in pixels.

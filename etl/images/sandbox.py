@@ -31,7 +31,7 @@ from typing import Self
 
 from etl.errors import EnvironmentFailure
 from etl.images.config import NormalizeConfig
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import NormalizedImage, Reason, Reject
 from etl.processes import block_interrupts, tie_to_parent, tied_environment
 
 START_TIMEOUT_S = 120.0
@@ -56,7 +56,7 @@ class DecodeWorker:
     def __exit__(self, *_: object) -> None:
         self._stop(kill=True)  # nobody waits for what it may still be doing
 
-    def normalize(self, data: bytes) -> Normalized | Reject:
+    def normalize(self, data: bytes) -> NormalizedImage | Reject:
         """Return what `normalize_image` returns, or a reject if the image made the worker fail.
 
         Raises EnvironmentFailure if the worker cannot be started, or is ended by somebody else.
@@ -73,7 +73,7 @@ class DecodeWorker:
             raise EnvironmentFailure("the process that decodes images was ended twice; is there enough memory?")
         return answer
 
-    def _ask(self, data: bytes) -> Normalized | Reject | None:
+    def _ask(self, data: bytes) -> NormalizedImage | Reject | None:
         """None if the worker was ended by somebody else."""
         process, connection = self._started or self._start()
         timeout_s = MAX_WALL_RATIO * self.config.limits.seconds
@@ -90,7 +90,7 @@ class DecodeWorker:
                 )
         if "reason" in facts:
             return Reject(Reason(facts["reason"]), facts["detail"])
-        return Normalized(encoded or data, **facts)
+        return NormalizedImage(encoded or data, **facts)
 
     def _explain(self, status: int) -> Reject | None:
         seconds = self.config.limits.seconds
@@ -174,7 +174,7 @@ def serve(config: NormalizeConfig, connection: Connection) -> None:
             except MemoryError:
                 result = _out_of_memory(config)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            facts = dict(vars(result)) if isinstance(result, Normalized) else asdict(result)
+            facts = dict(vars(result)) if isinstance(result, NormalizedImage) else asdict(result)
             encoded = facts.pop("encoded", b"")
             connection.send_bytes(json.dumps(facts).encode())
             connection.send_bytes(b"" if encoded is data else encoded)

@@ -11,7 +11,7 @@ from typing import Any
 from etl.formats import parquet_tables, schemas
 from etl.formats.example import ImageExample, serialize
 from etl.formats.records import frame
-from etl.images.result import Normalized, Reject
+from etl.images.result import NormalizedImage, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import (
     Origin,
@@ -24,7 +24,7 @@ from etl.normalized.parts import (
 )
 from etl.raw.packs import NO_COPY, list_place, pack_place, write_end, write_member
 from etl.sources.base import Content
-from etl.storage.atomic import OutputFile, publishing
+from etl.storage.atomic import OutputFile, create_file
 from etl.storage.place import Place
 
 
@@ -44,7 +44,7 @@ class PartWriter:
 
     def add(self, image: dict[str, Any], content: Content) -> None:
         """Normalize and add an image of the pack's list."""
-        result: Normalized | Reject | None = self.worker.config.limits.check_bytes(image["size"])
+        result: NormalizedImage | Reject | None = self.worker.config.limits.check_bytes(image["size"])
         if result is None:
             assert isinstance(content, bytes)  # only one above the limit comes in pieces, and is not read
             result = self.worker.normalize(content)
@@ -99,8 +99,8 @@ def normalize_pack(
     require_recorded(list_place(raw, origin.pack), origin.list_sha256)
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
-        records = files.enter_context(publishing(records_place(normalized, origin.part), staging))
-        part = PartWriter(worker, classes, records, lambda: files.enter_context(publishing(tar_place, staging)))
+        records = files.enter_context(create_file(records_place(normalized, origin.part), staging))
+        part = PartWriter(worker, classes, records, lambda: files.enter_context(create_file(tar_place, staging)))
         contents = read_images(
             pack_place(raw, origin.pack, origin.file),
             images.to_pylist(),

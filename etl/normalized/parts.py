@@ -25,7 +25,7 @@ import pyarrow as pa
 from etl.errors import DataError
 from etl.formats import parquet_tables, schemas
 from etl.formats.records import Record, open_record, read_records
-from etl.raw.packs import Removed, content_sha256
+from etl.raw.packs import RemovedRows, content_sha256
 from etl.sources.base import Content
 from etl.storage.place import READ_BUFFER_BYTES, Place
 
@@ -168,7 +168,7 @@ def read_rows(normalized: Place, part: str, columns: list[str], sha256: str | No
     Raises DataError if they are missing or damaged, or if ``sha256``, in hexadecimal, is not that of their table.
     """
     place = rows_place(normalized, part)
-    rows = parquet_tables.read_table(place, columns, restoring_part(normalized.parent))
+    rows = parquet_tables.read_table(place, columns, part_remedy(normalized.parent))
     if sha256 is not None:
         require_recorded(place, sha256)
     return rows
@@ -183,7 +183,7 @@ def require_recorded(place: Place, sha256: str) -> None:
         )
 
 
-def restoring_part(root: Place) -> str:
+def part_remedy(root: Place) -> str:
     """What to do if a part is missing or damaged."""
     return (
         f"put it back, or run: ringslice verify {root} --repair"
@@ -197,7 +197,7 @@ def read_part(normalized: Place, part: str, rows: pa.Table) -> Iterator[Record]:
     Raises DataError if the records are not those of the rows.
     """
     place = records_place(normalized, part)
-    with reading_part(place), place.open_stream() as stream:
+    with explain_part_errors(place), place.open_stream() as stream:
         records = read_records(stream, str(place))
         for key, size, crc in zip(*(rows[name].to_pylist() for name in ("key", "size", "crc32c")), strict=True):
             record = next(records, None)
@@ -214,12 +214,12 @@ def read_record(place: Place, offset: int, size: int) -> Record:
 
 
 @contextmanager
-def reading_part(place: Place) -> Iterator[None]:
+def explain_part_errors(place: Place) -> Iterator[None]:
     """Add what to do to a DataError about the records of a part in ``place``; that they are missing is one, too.
 
     A failure of the storage names the file.
     """
-    remedy = restoring_part(place.parent.parent.parent)
+    remedy = part_remedy(place.parent.parent.parent)
     try:
         yield
     except FileNotFoundError:
@@ -232,7 +232,7 @@ def reading_part(place: Place) -> Iterator[None]:
         raise
 
 
-def live_rows(normalized: Place, part: Mapping[str, Any], removed: Removed, columns: list[str]) -> pa.Table:
+def live_rows(normalized: Place, part: Mapping[str, Any], removed: RemovedRows, columns: list[str]) -> pa.Table:
     """These columns of the rows of a part that are live, in its order. ``part`` is its entry in the marker."""
     if not part["removed"]:
         return read_rows(normalized, part["part"], columns)
@@ -246,7 +246,7 @@ def live_facts(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return live
 
 
-def read_entry(normalized: Place, origin: Origin, images: int, removed: Removed, classes: int) -> dict[str, Any]:
+def read_entry(normalized: Place, origin: Origin, images: int, removed: RemovedRows, classes: int) -> dict[str, Any]:
     """The marker's entry of the part that a job has made of ``origin``, a pack of so many ``images``.
 
     Raises DataError if it is missing, or was made of other images.
@@ -260,7 +260,7 @@ def read_entry(normalized: Place, origin: Origin, images: int, removed: Removed,
     return with_live(normalized, facts | {"rows_sha256": rows.sha256()}, removed, classes)
 
 
-def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, classes: int) -> dict[str, Any]:
+def with_live(normalized: Place, part: Mapping[str, Any], removed: RemovedRows, classes: int) -> dict[str, Any]:
     """The entry of a part, with how many of its images are removed, and what the others count up to if some are."""
     pack = pack_of(part)
     entry = {name: value for name, value in part.items() if name != "live"} | {"removed": removed.number(pack)}
@@ -268,7 +268,7 @@ def with_live(normalized: Place, part: Mapping[str, Any], removed: Removed, clas
         return entry
     rejects = schemas.REJECTS.empty_table()
     if part["rejects"]["count"]:
-        remedy, place = restoring_part(normalized.parent), rejects_places(normalized, part["part"])[1]
+        remedy, place = part_remedy(normalized.parent), rejects_places(normalized, part["part"])[1]
         listed = parquet_tables.read_table(place, ["key", "reason"], remedy)
         rejects = removed.filter(pack, listed)
     rows = live_rows(normalized, entry, removed, ["split", "label", "size"])

@@ -21,7 +21,7 @@ PIPELINE_TABLES = ("ingest", "normalize", "shard", PIPELINE)
 Option = Callable[[Any], Any]  # what `click.option` returns
 
 
-class Parsed(click.ParamType[Any]):
+class ParsedText(click.ParamType[Any]):
     """The type of an option whose text ``parse`` turns into its value; a ValueError there is a wrong value."""
 
     name = "text"
@@ -57,8 +57,8 @@ class IntegerRange(click.IntRange):
     metavar = "N"
 
 
-BYTES, SIZE, COLOR = Parsed(parse_bytes, "SIZE"), Parsed(parse_size, "N|HxW"), Parsed(parse_color, "COLOR")
-NUMBERS, COUNTS = Parsed(parse_numbers, "X[,Y,Z]"), Parsed(parse_counts, "N,…")
+BYTES, SIZE, COLOR = ParsedText(parse_bytes, "SIZE"), ParsedText(parse_size, "N|HxW"), ParsedText(parse_color, "COLOR")
+NUMBERS, COUNTS = ParsedText(parse_numbers, "X[,Y,Z]"), ParsedText(parse_counts, "N,…")
 INTEGER, COUNT = IntegerRange(min=0), IntegerRange(min=1)
 FRACTION = FiniteRange(0, 1)
 SECONDS = FiniteRange(min=0, min_open=True)

@@ -21,7 +21,7 @@ from etl.options.click_command import (
     FiniteRange,
     IntegerRange,
     Option,
-    Parsed,
+    ParsedText,
 )
 from etl.partition.config import parse_split
 from etl.storage.hdfs_settings import (
@@ -47,7 +47,7 @@ def _flag(name: str, text: str) -> Option:
 def _value(name: str, kind: click.ParamType[Any] | str, text: str, **settings: Any) -> Option:
     """An option with a value: of a type, or a text, of which ``kind`` is the name in the help."""
     metavar = kind if isinstance(kind, str) else getattr(kind, "metavar", None)
-    kind = Parsed(parse_text) if isinstance(kind, str) else kind
+    kind = ParsedText(parse_text) if isinstance(kind, str) else kind
     return click.option(name, type=kind, help=text, metavar=metavar, show_default="default" in settings, **settings)
 
 
@@ -242,7 +242,7 @@ SHARD_OPTIONS = (
     NAME,
     _value(
         "--split",
-        Parsed(parse_split, "SPLIT"),
+        ParsedText(parse_split, "SPLIT"),
         "Splits by fraction: 'train=0.8,validation=0.1,test=0.1', by number: 'train=rest,test=1000', or 'source' for"
         " those of the source. Default: those of the source if every image has one and --group-by is not given, else"
         " these fractions.",

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables, schemas
 from etl.progress import Progress, log
-from etl.raw.packs import NO_COPY, Mask, Removed, content_sha256, list_place
+from etl.raw.packs import NO_COPY, Mask, RemovedRows, content_sha256, list_place
 from etl.sources.base import Source, SourceImage
 from etl.stages.marker import Generation
 from etl.stages.stage import Stage, require
@@ -140,7 +140,7 @@ def compare(source: Source, root: Place, parent: Generation, stage: Stage) -> Co
     packs = list(parent.entries)
     bounds = np.cumsum([0, *(pack["images"] for pack in packs)])
     rows = _read_lists(root / "raw", packs)
-    removed, spans = Removed.read(root, parent.marker), list(pairwise(bounds.tolist()))
+    removed, spans = RemovedRows.read(root, parent.marker), list(pairwise(bounds.tolist()))
     own_keys = (rows["key"].slice(start, stop - start) for start, stop in spans)
     live_of = (removed.live(pack["name"], keys) for pack, keys in zip(packs, own_keys, strict=True))
     live = np.concatenate([np.zeros(0, np.bool_), *live_of])

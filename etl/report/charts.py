@@ -127,7 +127,7 @@ def line_chart(
 
     ``caption`` is a text, or a function that writes a value: then it has the first and the last of each curve.
     """
-    with _drawing(width) as axes:
+    with _make_axes(width) as axes:
         for curve in curves:
             known = np.isfinite(curve.y)
             marker = "o" if known.sum() <= MAX_MARKED_POINTS else ""
@@ -140,7 +140,7 @@ def line_chart(
 
 def bar_chart(title: str, x_label: str, curves: Sequence[Curve], format_value: Callable[[float], str]) -> Chart:
     """The values of each curve at 1, 2 … as bars, those of several curves side by side."""
-    with _drawing() as axes:
+    with _make_axes() as axes:
         width = BAR_GROUP / max(1, len(curves))
         for number, curve in enumerate(curves):
             axes.bar(curve.x + (number - (len(curves) - 1) / 2) * width, curve.y, width, **_style_of(curve))
@@ -183,7 +183,7 @@ def heatmap(title: str, axis_labels: tuple[str, str], cells: Cells, caption: str
     rows, columns = cells.values.shape
     width = NARROW if columns <= NARROW_COLUMNS else HALF if columns <= 4 * MAX_NUMBERED else WHOLE
     height = max(HEIGHT, 0.9 + (0.23 if rows <= MAX_NUMBERED else 0.17) * rows) if rows <= MAX_NAMED else 6.6
-    with _drawing(width, height) as axes:
+    with _make_axes(width, height) as axes:
         values = np.ma.masked_invalid(cells.values)
         scale, format_value = cells.scale
         style: Any = {"cmap": _BLUES, "norm": scale}
@@ -218,7 +218,7 @@ def _write_numbers(axes: Axes, numbers: npt.NDArray[np.int64], shown: Any) -> No
 
 
 @contextmanager
-def _drawing(width: float = NARROW, height: float = HEIGHT) -> Iterator[Axes]:
+def _make_axes(width: float = NARROW, height: float = HEIGHT) -> Iterator[Axes]:
     """Axes of a figure of ``width`` and ``height`` in inches."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the browser has it

@@ -22,7 +22,7 @@ from etl.images.geometry import LONGEST, PAD
 from etl.images.result import Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from etl.normalized.parts import live_facts, live_rows, pack_of, rejects_places
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.report.charts import Cells, Chart, heatmap
 from etl.report.render import count, data_uri, percent, pixels
 from etl.stages.layout import normalized_stage
@@ -136,7 +136,7 @@ def _read_ranges(place: Place, rows: Iterable[Mapping[str, Any]]) -> Iterable[tu
             yield row, b""
 
 
-def sample_rejects(normalized: Generation, removed: Removed, seed: int) -> dict[str, list[Picture]]:
+def sample_rejects(normalized: Generation, removed: RemovedRows, seed: int) -> dict[str, list[Picture]]:
     """Pictures of live rejects, by reason; from the lists of at most `MAX_REJECT_LISTS` parts, chosen by ``seed``.
 
     Raises DataError if a list is damaged.
@@ -183,7 +183,7 @@ def gather_sources(root: Place, manifest: Mapping[str, Any]) -> Facts:
             return found | {"sources_note": f"Not known: {gone}."}
         parts = [part for part in normalized.entries if live_facts(part)["records"]]
         chosen = sample(parts, MAX_PARTS, seed)
-        removed = Removed.read(root, normalized.marker)
+        removed = RemovedRows.read(root, normalized.marker)
         tables = [live_rows(stage.folder, part, removed, SCHEMA.names).cast(SCHEMA) for part in chosen]
         rejects = sample_rejects(normalized, removed, seed)
     except (DataError, FileNotFoundError) as error:

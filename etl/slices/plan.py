@@ -18,7 +18,7 @@ from etl.normalized.parts import live_facts, pack_of, read_rows
 from etl.partition.config import DEFAULT_SPLIT, OPTIONS, SOURCE_SPLIT, ShardConfig, parse_split, resolve_slices
 from etl.partition.shares import PartCounts, SlicePlan, count_part, split_sizes
 from etl.progress import log
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.slices.group_assignment import GroupConflict
 from etl.slices.history import (
     NEWEST,
@@ -248,7 +248,7 @@ def _count_parts(normalized: Generation, assignment: SplitAssignment | None) -> 
 
 
 def _live_parts(root: Place, normalized: Generation) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
-    removed = Removed.read(root, normalized.marker)
+    removed = RemovedRows.read(root, normalized.marker)
     for part in normalized.entries:
         rows = read_rows(root / "normalized", part["part"], schemas.IMAGE_COLUMNS)
         yield rows, removed.live(pack_of(part), rows["key"])

@@ -27,7 +27,7 @@ from etl.stages.layout import (
     slices_stage_in,
     verification_stage,
 )
-from etl.stages.lease import BusyError, Lease, leased, require_free
+from etl.stages.lease import BusyError, Lease, lease_folder, require_free
 from etl.stages.names import RESULT_FILE, RUN_FILE, RUN_SLICES_FILE, VERIFIED_FOLDER, WORK_FOLDER
 from etl.stages.stage import Stage
 from etl.stages.summary import Summary
@@ -92,7 +92,7 @@ def remove_runs(root: Place, names: Sequence[str], kept: KeptRuns) -> list[str]:
     runs = root / "runs"
     if not names and not (runs / WORK_FOLDER).exists():
         return []
-    with leased(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
+    with lease_folder(runs / WORK_FOLDER, f"ringslice prune on {runs}") as lease:
         ended = {name: _trained_at(runs / name) for name in names}
         stays = choose_runs(root, kept)
         for name in (name for name in names if name in stays):

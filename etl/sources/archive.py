@@ -23,7 +23,7 @@ from etl.sources.base import (
 from etl.sources.fields import ARCHIVE_NAMES, INNER_ARCHIVES, checked_key, is_visible, number_labels, split_of
 from etl.sources.folder import reject_wrong_level
 from etl.sources.tar_members import ByteRange, DecompressedFile, InnerArchive, Member, read_members
-from etl.sources.webdataset import MAX_TEXT_BYTES, Labelled, Labeller, Sample, split_name
+from etl.sources.webdataset import MAX_TEXT_BYTES, LabelledImage, Labeller, Sample, split_name
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.threads import in_threads
 
@@ -95,7 +95,7 @@ class _Archive:
         path = file.path[len(source.path.rstrip("/")) + 1 :]
         self.file, self._number, self._prefix = file, number, checked_key(ARCHIVE_NAMES.sub("", path), str(file))
         self._labeller = Labeller(file, options, split_of(path))
-        self.images: list[Labelled] = []
+        self.images: list[LabelledImage] = []
         self.skipped = 0
 
     def list_images(self) -> Generator[None]:

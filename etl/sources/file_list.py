@@ -155,7 +155,7 @@ def csv_rows(place: Place) -> Iterator[_Row]:
 
 def _lines(place: Place) -> Iterator[tuple[int, bytes]]:
     """Yield the lines with their numbers, each with its end, without a byte order mark before the first."""
-    with place.filesystem.explaining(place.path), place.open_input() as stream:
+    with place.filesystem.explain_errors(place.path), place.open_input() as stream:
         for number, line in enumerate(io.BufferedReader(stream, READ_BUFFER_BYTES), 1):
             yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
 

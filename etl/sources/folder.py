@@ -157,7 +157,7 @@ def read_file(place: Place, image: SourceImage) -> Content:
 def _read_pieces(place: Place, image: SourceImage) -> Iterator[bytes]:
     left = image.size_bytes
     try:
-        with place.filesystem.explaining(place.path), place.open_stream() as stream:
+        with place.filesystem.explain_errors(place.path), place.open_stream() as stream:
             while left >= 0 and (piece := stream.read(READ_BUFFER_BYTES)):
                 left -= len(piece)
                 yield piece

@@ -26,7 +26,7 @@ Batches = Iterator[tuple[int, pa.RecordBatch]]
 def open_parquet(file: Place) -> Iterator[pq.ParquetFile]:
     """The file, open. Errors of Arrow in this context become a DataError that names the file."""
     remedy = "; it is damaged, cut off or of another format: fetch or write it again"
-    with parquet_tables.reading(file, "cannot be read as a Parquet file", remedy) as stream:
+    with parquet_tables.open_checked(file, "cannot be read as a Parquet file", remedy) as stream:
         yield pq.ParquetFile(stream, buffer_size=READ_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
 
 

@@ -68,7 +68,7 @@ class DecompressedFile(ByteRange):
     def __init__(self, place: Place, buffer_bytes: int) -> None:
         self.place = place
         self.info: fs.FileInfo = place.info()
-        with place.filesystem.explaining(place.path):
+        with place.filesystem.explain_errors(place.path):
             plain = place.open_input()
             start = plain.read_at(min(4, self.info.size), 0)
             self._codec = next((codec for codec, magic in _CODECS.items() if magic.match(start)), None)
@@ -90,7 +90,7 @@ class DecompressedFile(ByteRange):
 
         Raises DataError if compressed data is damaged or truncated.
         """
-        with self.place.filesystem.explaining(self.place.path):
+        with self.place.filesystem.explain_errors(self.place.path):
             if not self.is_compressed:
                 size = max(0, min(size, self.info.size - offset))  # HDFS cannot seek behind the end
                 return self._file.read(size) if size and self._file.seek(offset) == offset else b""

@@ -37,7 +37,7 @@ _KEY_RULE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledImage:
     """An image of an archive with its label, split and columns.
 
     ``by_folder`` is True if the label is that of its folder, or of an archive within the archive; ``is_deep`` if it
@@ -83,7 +83,7 @@ class Labeller:
     options: SourceOptions
     split: str | None
 
-    def label(self, sample: Sample) -> list[Labelled]:
+    def label(self, sample: Sample) -> list[LabelledImage]:
         """The images of a sample.
 
         Raises UsageError if an image has no label, two images share one, or a text has no image or is unclear.
@@ -108,7 +108,7 @@ class Labeller:
         (image,) = sample.images
         if self.options.split_folders and split is None and "/" in image.name:
             split = split_of_folder(image.name.partition("/")[0], self.archive)
-        return [Labelled(image, intern(label), split or self.split, columns)]
+        return [LabelledImage(image, intern(label), split or self.split, columns)]
 
     def _fields(self, sample: Sample) -> Fields:
         """The fields of the sample's .json."""
@@ -148,7 +148,9 @@ class Labeller:
             )
         return fields.pop(asked or what, None)
 
-    def _label_by_folder(self, sample: Sample, image: Member, split: str | None, columns: Columns | None) -> Labelled:
+    def _label_by_folder(
+        self, sample: Sample, image: Member, split: str | None, columns: Columns | None
+    ) -> LabelledImage:
         is_split_first = self.options.split_folders
         path = _class_path(image, is_split_first)
         folder = class_folder(path, is_split_first, self.archive)
@@ -162,7 +164,7 @@ class Labeller:
             )
         label = checked_label(folder[1], self._where(image.name))
         is_deep = path.count("/") > 1 + bool(is_split_first)
-        return Labelled(
+        return LabelledImage(
             image, intern(label), split or folder[0] or self.split, columns, by_folder=True, is_deep=is_deep
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
-from etl.stages.lease import leased
+from etl.stages.lease import lease_folder
 from etl.stages.names import WORK_FOLDER
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import Place, has_checksum, json_bytes, with_checksum
@@ -58,7 +58,7 @@ def publish_champions(
     Raises EnvironmentFailure if another process changed the file meanwhile, or is removing runs.
     """
     place = champion_file(root)
-    with leased(root / "runs" / WORK_FOLDER, f"ringslice promote on {place}") as lease:
+    with lease_folder(root / "runs" / WORK_FOLDER, f"ringslice promote on {place}") as lease:
         check()
         is_unchanged = read_champions(root) == list(before)
         if is_unchanged:

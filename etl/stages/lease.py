@@ -209,7 +209,7 @@ class Lease:
 
 
 @contextmanager
-def leased(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+def lease_folder(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> Iterator[Lease]:
     """Hold a lease during the block, as `Lease.take` does; after it nothing is left of the work folder.
 
     If the block raises, what earlier runs left stays.

@@ -90,7 +90,7 @@ class Filesystem(ABC):
         del folder
         return []
 
-    def explaining(self, path: str) -> AbstractContextManager[None]:
+    def explain_errors(self, path: str) -> AbstractContextManager[None]:
         """Within this context, failures at ``path`` are explained in one line with a remedy."""
         del path
         return nullcontext()

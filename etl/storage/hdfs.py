@@ -99,7 +99,7 @@ class HdfsFilesystem(Filesystem):
 
     def _connect(self) -> hdfs_native.Client:
         # hdfs-native reads the site's files by itself, but neither what they include nor their variables
-        with self.explaining("/"):
+        with self.explain_errors("/"):
             return hdfs_native.Client(f"hdfs://{self.authority}", {**_RETRIES, **site_configuration()})
 
     @functools.cached_property
@@ -108,7 +108,7 @@ class HdfsFilesystem(Filesystem):
         return site_umask(site_configuration())
 
     @contextmanager
-    def explaining(self, path: str) -> Iterator[None]:
+    def explain_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except RingsliceError:
@@ -130,13 +130,13 @@ class HdfsFilesystem(Filesystem):
         deadline = time.monotonic() + RETRY_TIMEOUT_S
         for pause_s in RETRY_PAUSES_S:
             try:
-                with self.explaining(path):
+                with self.explain_errors(path):
                     return function()
             except HdfsFailure as failure:
                 if not failure.is_transient or time.monotonic() > deadline:
                     raise
             time.sleep(pause_s)
-        with self.explaining(path):
+        with self.explain_errors(path):
             return function()
 
     def create(self, path: str) -> hdfs_native.FileWriter:
@@ -148,7 +148,7 @@ class HdfsFilesystem(Filesystem):
             overwrite=False,
             create_parent=False,
         )
-        with self.explaining(path):
+        with self.explain_errors(path):
             return self.client.create(path, options)
 
     def buffered(self, path: str, write: Callable[[bytes], object], close: Callable[[], object]) -> pyarrow.NativeFile:
@@ -301,12 +301,12 @@ class _Writer(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         whole = bytes(data)  # hdfs-native takes any other buffer byte by byte, at 5 MB/s
-        with self._hdfs.explaining(self._path):
+        with self._hdfs.explain_errors(self._path):
             self._write(whole)
         return len(whole)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with self._hdfs.explaining(self._path):
+            with self._hdfs.explain_errors(self._path):
                 self._close()

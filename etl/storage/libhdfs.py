@@ -65,7 +65,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         witness = f"{path}-{secrets.token_hex(4)}"
         self.create(witness).close()
         stream = self.call(path, lambda: self.driver.open_output_stream(path, compression=None))
-        with self.explaining(path):
+        with self.explain_errors(path):
             if self.client.delete(witness):
                 return stream
             stream.close()
@@ -86,7 +86,7 @@ class LibhdfsHdfs(HdfsFilesystem):
         site = site_configuration()
         replication = self.settings.replication or int(site.get("dfs.replication", DEFAULT_REPLICATION))
         retries = {name: value for name, value in _RETRIES.items() if name not in site}
-        with self.explaining("/"):
+        with self.explain_errors("/"):
             return fs.HadoopFileSystem(
                 host,
                 int(port or 0),  # 0: a nameservice of the site

@@ -113,7 +113,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        with self._hdfs.explaining(self._path):
+        with self._hdfs.explain_errors(self._path):
             return self._reader.read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

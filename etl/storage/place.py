@@ -96,7 +96,7 @@ class Place:
     def read_bytes(self) -> bytes:
         """The whole file. Raises FileNotFoundError."""
         with (
-            self.filesystem.explaining(self.path),
+            self.filesystem.explain_errors(self.path),
             self.filesystem.arrow.open_input_stream(self.path, compression=None) as stream,
         ):
             return cast(bytes, stream.read())
@@ -116,7 +116,7 @@ class Place:
 
     def sha256(self) -> str:
         """SHA-256 of the file's content, in hexadecimal, read in chunks."""
-        with self.filesystem.explaining(self.path), self.open_stream() as stream:
+        with self.filesystem.explain_errors(self.path), self.open_stream() as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def resolved(self) -> "Place":

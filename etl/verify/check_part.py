@@ -24,7 +24,7 @@ from etl.normalized.parts import (
     rejects_places,
     rows_place,
 )
-from etl.raw.packs import Removed, list_place, pack_place
+from etl.raw.packs import RemovedRows, list_place, pack_place
 from etl.storage.place import READ_BUFFER_BYTES, Place
 from etl.verify.findings import DATASET, RAW_DATASET, Finding, What, differences, marker_fault, table_difference
 from etl.verify.join import LineResult
@@ -46,7 +46,7 @@ class PartCheck:
     root: Place
     part: Entry
     pack: Entry | None
-    removed: Removed
+    removed: RemovedRows
     image: Entry
 
     @property

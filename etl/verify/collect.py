@@ -38,7 +38,7 @@ DUPLICATES_FILE = "duplicates.parquet"
 
 
 @dataclass(frozen=True)
-class Collected:
+class CheckResults:
     """All that the tasks of one check published, by line of work, and what is compared across them."""
 
     target: Target
@@ -47,7 +47,7 @@ class Collected:
     reconciler: Reconciler
 
     @classmethod
-    def read(cls, target: Target, lines: Sequence[Line], folder: Place) -> "Collected":
+    def read(cls, target: Target, lines: Sequence[Line], folder: Place) -> "CheckResults":
         """What is in ``folder``. Raises EnvironmentFailure if something is missing though the tasks ended."""
         results = {line["line"]: LineResult.read_published(folder, line["line"]) for line in lines}
         config = target.manifest["config"]

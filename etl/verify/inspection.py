@@ -16,7 +16,7 @@ from etl.errors import DataError, UsageError
 from etl.formats import parquet_tables
 from etl.formats.example import parse, picture_of
 from etl.formats.records import Record
-from etl.normalized.parts import pack_of, read_record, records_place, restoring_part, rows_place
+from etl.normalized.parts import pack_of, part_remedy, read_record, records_place, rows_place
 from etl.raw.packs import list_place, pack_place
 from etl.slices.manifest import located_slices, read_manifest, table_file
 from etl.stages.layout import check_target, folders_of, normalized_stage, slices_stage_in
@@ -112,7 +112,7 @@ def _part(normalized: Stage, name: str) -> RecordFile:
         classes=normalized.read_marker()["classes"],
         rows_file=rows_file,
         root=normalized.folder.parent,
-        remedy=restoring_part(normalized.folder.parent),
+        remedy=part_remedy(normalized.folder.parent),
     )
 
 

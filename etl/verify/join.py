@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables, schemas
 from etl.partition.pixel_statistics import PixelSums
-from etl.storage.atomic import publish_bytes, publishing
+from etl.storage.atomic import create_file, publish_bytes
 from etl.storage.place import Place, json_bytes
 from etl.verify.findings import DUPLICATE_COUNTS, Finding, KeyFault, KeyFindings
 
@@ -69,7 +69,7 @@ def write_buckets(
     """
     rows, options = np.bincount(numbers, minlength=buckets), pa.ipc.IpcWriteOptions(compression="zstd")
     in_order, bounds = table.take(np.argsort(numbers, kind="stable")), [0]
-    with publishing(place, staging) as output:
+    with create_file(place, staging) as output:
         for end, count in zip(np.cumsum(rows).tolist(), rows.tolist(), strict=True):
             if count:
                 with pa.ipc.new_stream(pa.PythonFile(output, mode="w"), table.schema, options=options) as writer:
@@ -297,6 +297,6 @@ def read_rows(folder: Place, results: Mapping[int, LineResult], name: str, bucke
             continue
         start, end = result.bounds[name][bucket : bucket + 2]
         if start < end:
-            with parquet_tables.reading(table_place(folder, name, line)) as source:
+            with parquet_tables.open_checked(table_place(folder, name, line)) as source:
                 tables.append(pa.ipc.open_stream(source.read_at(end - start, start)).read_all())
     return pa.concat_tables(tables).combine_chunks()

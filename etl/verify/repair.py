@@ -19,7 +19,7 @@ from etl.images.sandbox import DecodeWorker
 from etl.normalized.part_writer import normalize_pack
 from etl.normalized.parts import Origin, live_rows, read_record, read_rows, records_place
 from etl.progress import log
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.slices.manifest import TABLES, class_counts, located_slices, slices_of, table_file
 from etl.slices.plan import ASSIGNMENTS_FILE, assign_rows
 from etl.slices.writer import SourcedExample, index_of, order_key, scan_slice, write_slice
@@ -52,7 +52,7 @@ _NO_REPAIR: dict[str, str] = {
 
 
 @contextmanager
-def lease_checked(stage: Stage, fingerprint: str) -> Iterator[Place]:
+def lease_for_repair(stage: Stage, fingerprint: str) -> Iterator[Place]:
     """Lease a finished stage, whose marker stays, in order to put its files right; gives the folder to write to.
 
     Raises EnvironmentFailure if another run is at work on it, or has replaced the generation that was checked.
@@ -86,7 +86,7 @@ class Repair:
             self._repair_part(part, [thing for thing in todo if thing[1] == part])
         own = [thing for thing in todo if thing[0] in (What.SLICE, What.INDEX, What.TABLE)]
         if own:
-            with lease_checked(self.target.slices, self.target.fingerprint) as staging:
+            with lease_for_repair(self.target.slices, self.target.fingerprint) as staging:
                 self._repair_slices([name for what, name in own if what == What.SLICE], own, staging)
                 self._repair_indexes([name for what, name in own if what == What.INDEX], staging)
                 self._repair_tables([name for what, name in own if what == What.TABLE], staging)
@@ -124,7 +124,7 @@ class Repair:
         target, stage = self.target, normalized_stage(self.target.root)
         assert target.dataset is not None
         entry = next(part for part in target.dataset.entries if part["part"] == name)
-        with lease_checked(stage, target.dataset.fingerprint) as staging:
+        with lease_for_repair(stage, target.dataset.fingerprint) as staging:
             made = staging / "made"
             try:
                 _normalize_again(target.root, made, entry, target.dataset.marker, staging)
@@ -266,7 +266,7 @@ def _locate(target: Target, tables: Iterable[_NamedTable]) -> Iterator[tuple[str
     assert target.dataset is not None
     named = list(tables)
     keys = pa.concat_tables([table.select(["key"]) for _, table in named])["key"]
-    removed, found = Removed.read(target.root, target.dataset.marker), list[pa.Table]()
+    removed, found = RemovedRows.read(target.root, target.dataset.marker), list[pa.Table]()
     read, waiting = list[pa.Table](), 0
     for part in target.dataset.entries:
         rows = live_rows(target.root / "normalized", part, removed, _WANTED)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from etl.errors import DataError
 from etl.partition.shares import SlicePlan
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.slices.images import groups_of
 from etl.slices.manifest import TABLES, table_file
 from etl.slices.plan import assign_rows
@@ -59,7 +59,7 @@ def _check_slices(result: LineResult, job: Job, line: Mapping[str, Any]) -> None
 def _check_parts(result: LineResult, job: Job, line: Mapping[str, Any]) -> None:
     root = open_place(job["root"])
     try:
-        removed = Removed.read(root, job)
+        removed = RemovedRows.read(root, job)
     except (DataError, FileNotFoundError) as error:
         result.find(What.REMOVED, job["removed"]["file"], str(error))
         result.unreadable.update(parts=len(line["items"]), lists=1)

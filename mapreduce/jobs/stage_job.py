@@ -212,7 +212,7 @@ class TaskRunner:
     def _run_here(self, run: Run, work: Work) -> dict[str, Any]:
         # tasks on this machine run in this very environment: without mrjob's bootstrap no shell stands between us and
         # them, so that they end with us
-        with _showing_progress(work), self._tasks(work, _open_job_file(run, work), []) as job:
+        with _show_progress(work), self._tasks(work, _open_job_file(run, work), []) as job:
             return run_here(job)
 
     def _open_yarn_job(self) -> "YarnJob":
@@ -223,7 +223,7 @@ class TaskRunner:
 
     def _run_on_yarn(self, run: Run, work: Work) -> dict[str, Any]:
         yarn_job = self._open_yarn_job()
-        with _showing_progress(work, lambda: yarn_job.note):
+        with _show_progress(work, lambda: yarn_job.note):
             if running := yarn_job.find_running(run.is_resumed and self._has_same_list(work)):
                 yarn_job.join(running)
                 return yarn_job.facts()
@@ -259,7 +259,7 @@ def _open_job_file(run: Run, work: Work) -> Place:
 
 
 @contextmanager
-def _showing_progress(work: Work, note: Callable[[], str] = str) -> Iterator[None]:
+def _show_progress(work: Work, note: Callable[[], str] = str) -> Iterator[None]:
     """Show how many images are in published files, and ``note``, while the block runs."""
     stopped = threading.Event()
     with Progress(work.job["stage"], work.total, "images") as progress:

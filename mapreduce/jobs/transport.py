@@ -26,7 +26,7 @@ import numpy.typing as npt
 from etl.errors import DataError
 from etl.formats.parquet_tables import Table
 from etl.formats.records import open_record
-from etl.normalized.parts import LocalFile, read_part, reading_part, records_place
+from etl.normalized.parts import LocalFile, explain_part_errors, read_part, records_place
 from etl.options.stage_options import HADOOP
 from etl.slices.writer import SourcedExample
 from etl.storage.place import Place
@@ -201,13 +201,13 @@ class References(Transport):
         def prefetch(reference: SourcedExample) -> None:
             place = records_place(normalized, reference[1])
             offset, size, _ = _PLACE.unpack(reference[0])
-            with reading_part(place):
+            with explain_part_errors(place):
                 os.posix_fadvise(files(place.path).fileno(), offset, size, os.POSIX_FADV_WILLNEED)
 
         for expected, part, sha256 in read_ahead(map(_divide, values), prefetch):
             place = records_place(normalized, part)
             offset, size, crc = _PLACE.unpack(expected)
-            with reading_part(place):
+            with explain_part_errors(place):
                 record = open_record(files(place.path).read_at(size, offset), offset, place.path)
                 if record.crc32c != crc:
                     raise DataError(f"{place} does not contain at offset {offset} the example of its row")

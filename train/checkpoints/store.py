@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
-from etl.storage.atomic import publish_bytes, replace_bytes, replacing, withdraw
+from etl.storage.atomic import overwrite_file, publish_bytes, replace_bytes, withdraw
 from etl.storage.place import Place, json_bytes, with_checksum
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
@@ -125,7 +125,7 @@ def write(
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"{group!r} is not a name of a group; give lower-case letters, digits and _")
         before_file(folder / name)
-        with replacing(folder / name, staging) as output:
+        with overwrite_file(folder / name, staging) as output:
             for number, piece in enumerate(pieces(arrays), 1):
                 output.write(piece)
                 if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, without progress
@@ -323,7 +323,7 @@ def _read_checked(place: Place, recorded: Mapping[str, Any], progress: OnProgres
     if info.type == fs.FileType.File and info.size != recorded["size_bytes"]:
         raise DamagedError(f"{place} is damaged: it has {info.size:,} bytes instead of {recorded['size_bytes']:,}")
     data, digest = io.BytesIO(), hashlib.sha256()
-    with place.filesystem.explaining(place.path), place.open_input() as stream:
+    with place.filesystem.explain_errors(place.path), place.open_input() as stream:
         while chunk := stream.read(READ_BYTES):
             data.write(chunk)
             digest.update(chunk)

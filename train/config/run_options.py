@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from etl.options.click_command import Parsed, add_options
+from etl.options.click_command import ParsedText, add_options
 from etl.options.stage_options import ENVIRONMENT_OPTIONS
 from etl.storage.place import DATA_PLACE, default_data_place
 from train.config.reader_options import reading_options
@@ -63,7 +63,7 @@ STALL_TIMEOUT = click.option(
     "--stall-timeout",
     "stall_timeout_s",
     envvar="RINGSLICE_STALL_TIMEOUT",
-    type=Parsed(parse_stall_timeout),
+    type=ParsedText(parse_stall_timeout),
     default=STALL_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",

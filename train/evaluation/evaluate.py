@@ -11,7 +11,7 @@ from etl.stages.summary import Summary
 from etl.storage.atomic import replace_bytes
 from etl.storage.place import json_bytes, open_place
 from train.evaluation.evaluator import Collector, Evaluator
-from train.evaluation.trained import Trained, find_trained, require_split
+from train.evaluation.trained import RunCheckpoint, find_trained, require_split
 from train.monitor.monitor import Monitor
 from train.reader.config import ReaderOptions
 from train.runs.checkpointer import load_weights
@@ -54,7 +54,7 @@ def evaluate_run(wanted: Evaluation, strategy: Strategy, monitor: Monitor) -> No
 
 
 def evaluate(
-    trained: Trained,
+    trained: RunCheckpoint,
     dataset: Dataset,
     split: str,
     strategy: Strategy,

@@ -13,7 +13,7 @@ from etl.storage.place import Place, open_place
 from train.evaluation.comparison import Answers, Rules, compare, decide
 from train.evaluation.evaluate import evaluate
 from train.evaluation.evaluator import Collector
-from train.evaluation.trained import Trained, find_promoted, find_trained, require_split
+from train.evaluation.trained import RunCheckpoint, find_promoted, find_trained, require_split
 from train.monitor.monitor import Monitor
 from train.reader.config import ReaderOptions
 from train.runs.folder import Dataset, find_dataset
@@ -42,11 +42,11 @@ class Contest:
 
     dataset: Dataset
     champions: list[Promoted]
-    candidates: list[Trained]
-    champion: Trained | None
+    candidates: list[RunCheckpoint]
+    champion: RunCheckpoint | None
 
     @property
-    def entrants(self) -> list[Trained]:
+    def entrants(self) -> list[RunCheckpoint]:
         """All that are to be evaluated; none if each candidate is the champion already."""
         return [*self.candidates, *([self.champion] if self.champion and self.candidates else [])]
 

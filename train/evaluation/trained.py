@@ -17,7 +17,7 @@ from train.runs.run import Choice, Run
 
 
 @dataclass(frozen=True)
-class Trained:
+class RunCheckpoint:
     """A run's folder, as a URI; the marker of one of its checkpoints; the slices that it was trained on."""
 
     folder: str
@@ -99,7 +99,7 @@ def _is_ancestor(earlier: Dataset, dataset: Dataset) -> bool:
     return lineage is not None and earlier.fingerprint in lineage["ancestors"]
 
 
-def find_trained(root: Place, name: str | None, which: str) -> Trained:
+def find_trained(root: Place, name: str | None, which: str) -> RunCheckpoint:
     """The newest checkpoint of the run called ``name`` under ``root``, or its best; the promoted one of "champion".
 
     Raises UsageError if there is none, or the slices that it was trained on are gone.
@@ -116,10 +116,12 @@ def find_trained(root: Place, name: str | None, which: str) -> Trained:
         raise UsageError(f"{run} has no checkpoint of the end of an epoch to be the best; give --checkpoint newest")
     if checkpoint is None:
         raise UsageError(f"{run} has no finished checkpoint; give --run NAME of a run that was trained")
-    return Trained(run.uri, checkpoint.marker, _slices_of(root, run, checkpoint.marker["slices"], "give another --run"))
+    return RunCheckpoint(
+        run.uri, checkpoint.marker, _slices_of(root, run, checkpoint.marker["slices"], "give another --run")
+    )
 
 
-def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice promote --rollback") -> Trained:
+def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice promote --rollback") -> RunCheckpoint:
     """The checkpoint that is recorded as ``promoted``. Raises DataError if it is gone or another one."""
     run = root / "runs" / promoted["run"]
     remedy = f"put it back, {remedy}, or remove {champion_file(root)} to start again"
@@ -128,7 +130,7 @@ def find_promoted(root: Place, promoted: Promoted, remedy: str = "give ringslice
         marker = store.open_checkpoint(run, step).marker
     except DamagedError as error:
         raise DataError(f"{error}; it was promoted; {remedy}") from None
-    found = Trained(run.uri, marker, _slices_of(root, run, marker["slices"], remedy))
+    found = RunCheckpoint(run.uri, marker, _slices_of(root, run, marker["slices"], remedy))
     if found.weights["checkpoint_sha256"] != promoted["checkpoint_sha256"]:
         raise DataError(f"{run} has another {promoted['checkpoint']} than was promoted; {remedy}")
     return found
@@ -141,7 +143,7 @@ def _slices_of(root: Place, run: Place, fingerprint: str, remedy: str) -> Datase
     raise UsageError(f"{run} was trained on slices that are not in {where} any more ({fingerprint[:12]}…); {remedy}")
 
 
-def find_with_slices(data: str, slices: str | None, run: str | None, which: str) -> Trained:
+def find_with_slices(data: str, slices: str | None, run: str | None, which: str) -> RunCheckpoint:
     """As `find_trained`, in the root that has the ``slices`` of this name, by default the newest, among ``data``.
 
     Raises UsageError if a name is given, and these are not the slices that it was trained on.

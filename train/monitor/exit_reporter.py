@@ -7,7 +7,7 @@ from etl.errors import ERROR_PREFIX
 from train.monitor import messages
 from train.monitor.heartbeat import Beat
 from train.monitor.host_notes import BEAT_S, HostNotes
-from train.monitor.messages import Lost
+from train.monitor.messages import LostRank
 from train.monitor.peers import Peers, observes
 
 NOTICES_S = 2.5  # for the others' exit notices: the launcher kills what is left 5 s after SIGTERM
@@ -21,7 +21,7 @@ class ExitReporter:
     def __init__(self, host_notes: HostNotes, publish: Callable[[], None], remedy: str, elastic: bool) -> None:
         self._host_notes, self._publish, self._remedy, self._elastic = host_notes, publish, remedy, elastic
 
-    def lost(self, own: Beat) -> tuple[list[Lost], bool]:
+    def lost(self, own: Beat) -> tuple[list[LostRank], bool]:
         """Which ranks are gone, and True if this rank reports it."""
         is_observer = observes(own.rank, own.size)
         # an elastic rank must know whether it goes on, but in a ring of many hosts too many ranks would ask

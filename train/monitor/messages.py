@@ -23,7 +23,7 @@ class PeerLost(EnvironmentFailure):
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostRank:
     """A rank that is gone: ``status`` and ``line`` are its exit notice's, None and "" if it died without one.
 
     ``host`` and ``where`` are empty if it had not sent a beat.
@@ -41,7 +41,7 @@ class Lost:
         return self.status is None
 
 
-def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
+def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[LostRank]:
     """The ranks that failed and reported it; if there are none, those that are ``silent``, else those that left."""
     lost = []
     for rank in sorted({*notes, *silent}):
@@ -50,7 +50,7 @@ def find_lost(notes: Mapping[int, Note], silent: Collection[int]) -> list[Lost]:
         if rank in silent or exit_notice.status:
             status = None if rank in silent else exit_notice.status
             host, where = (note.beat.host, in_words(note.beat)) if note else ("", "")
-            lost.append(Lost(rank, host, where, status, exit_notice.line))
+            lost.append(LostRank(rank, host, where, status, exit_notice.line))
     causes = [each for each in lost if each.line]
     dead = [each for each in lost if each.died]
     return causes or dead or lost
@@ -62,7 +62,7 @@ def leaving(exit_notices: Mapping[int, ExitNotice], size: int) -> list[int]:
     return sorted(rank for rank in ending if observes(rank, size))
 
 
-def died(lost: Sequence[Lost], remedy: str) -> str:
+def died(lost: Sequence[LostRank], remedy: str) -> str:
     """The line on ranks that died without a word; of several the first is named in full."""
     first = lost[0]
     who = f"rank {first.rank} on {first.host}" if first.host else f"rank {first.rank}"
@@ -112,7 +112,7 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "")[:MAX_CHARACTERS]
 
 
-def _others(lost: Sequence[Lost]) -> str:
+def _others(lost: Sequence[LostRank]) -> str:
     return f" (and ranks {_numbers([each.rank for each in lost[1:]])})" if lost[1:] else ""
 
 

@@ -21,7 +21,7 @@ from train.monitor import messages
 from train.monitor.exit_reporter import NOTICES_S, ExitReporter
 from train.monitor.heartbeat import Beat, Status
 from train.monitor.host_notes import BEAT_S, HostNotes
-from train.monitor.messages import Lost, PeerLost
+from train.monitor.messages import LostRank, PeerLost
 from train.monitor.notes import ExitNotice, Note
 from train.monitor.rank_log import RunLog
 from train.monitor.stall_detector import LOOK_S, Stalls, Timeouts
@@ -148,7 +148,7 @@ class Watch:
                 return
         threading.Event().wait()  # until the watch ends the process
 
-    def _lost(self, own: Beat) -> tuple[list[Lost], bool]:
+    def _lost(self, own: Beat) -> tuple[list[LostRank], bool]:
         """Which ranks are gone, after Horovod has reported it, and whether this rank reports it; within 3 s.
 
         Those that failed and reported it; else those that sent nothing while this waited; else those that left on

@@ -86,7 +86,7 @@ class Collective(ABC):
         """Part from the other ranks, which are about to do the same."""
 
 
-class Alone(Collective):
+class SingleProcess(Collective):
     """One process."""
 
     rank, size = 0, 1

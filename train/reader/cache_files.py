@@ -125,7 +125,7 @@ class CacheFolder:
         Raises CacheFull if that is not enough.
         """
         part = self.path / f"{sha256}.part"
-        with self._locked():
+        with self._lock():
             self._remove_left_over()
             if self.has(sha256) or part.exists():
                 return None
@@ -134,14 +134,14 @@ class CacheFolder:
 
     def trim(self, used_before_ns: int) -> None:
         """Remove what was left over, and what is above the limit, as far as it may be evicted."""
-        with self._locked(), suppress(CacheFull):
+        with self._lock(), suppress(CacheFull):
             self._remove_left_over()
             self._make_room(0, used_before_ns)
 
     def publish(self, part: Part, sha256: str) -> None:
         """Give a part its final name."""
         part.sync()
-        with self._locked():  # a process that makes room sees it under one of its names
+        with self._lock():  # a process that makes room sees it under one of its names
             part.path.rename(self._file(sha256))
             part.published = True
 
@@ -151,7 +151,7 @@ class CacheFolder:
         return self.path / f"{sha256}.tfrecord"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.path / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for a few calls of the local filesystem; the kernel frees it

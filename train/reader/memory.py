@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import defaultdict
 
-from train.reader.retry import Stopped
+from train.reader.retry import ReadStopped
 
 
 class Budget:
@@ -27,11 +27,11 @@ class Budget:
         self._stopped = False
 
     def acquire(self, lane: int, size_bytes: int) -> None:
-        """Wait until ``lane`` may read a window of this size. Raises Stopped."""
+        """Wait until ``lane`` may read a window of this size. Raises ReadStopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._fits(lane, size_bytes))
             if self._stopped:
-                raise Stopped
+                raise ReadStopped
             self._waiting[lane] += 1
             self._held += size_bytes
 
@@ -48,7 +48,7 @@ class Budget:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End all waiting, with Stopped; no lane waits from now on."""
+        """End all waiting, with ReadStopped; no lane waits from now on."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

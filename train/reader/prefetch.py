@@ -17,7 +17,7 @@ from train.reader.config import ReaderOptions
 from train.reader.intervals import Interval
 from train.reader.memory import Budget
 from train.reader.order import EpochOrder, Stretch
-from train.reader.retry import Patience, Stopped
+from train.reader.retry import Patience, ReadStopped
 from train.reader.slice_file import SliceFile
 from train.reader.slice_index import SliceIndexes
 from train.reader.windows import Window, WindowPlan, load_window
@@ -99,7 +99,7 @@ class Lane:
         try:
             for stretch in self._stretches:
                 self._ready.put(self._load(stretch))
-        except Stopped:
+        except ReadStopped:
             pass
         except BaseException as error:  # the rank raises it when it comes to this window
             self._ready.put(error)

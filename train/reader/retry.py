@@ -15,7 +15,7 @@ PAUSES_S = (0.1, 0.3, 1.0, 2.0)  # the last one again and again
 Result = TypeVar("Result")
 
 
-class Stopped(Exception):
+class ReadStopped(Exception):
     """The reading was stopped while a lane waited."""
 
 
@@ -49,7 +49,7 @@ class Patience:
     def pause(self, error: Exception, place: Place, offset: int, began: float, tries: int) -> None:
         """Wait before the next try to read ``place`` at ``offset``, after ``tries`` since ``began``.
 
-        Raises EnvironmentFailure if they took too long or cannot help, Stopped if none is wanted any more.
+        Raises EnvironmentFailure if they took too long or cannot help, ReadStopped if none is wanted any more.
         """
         reason = str(error).partition("\n")[0].partition(". Detail:")[0]
         if isinstance(error, (PermissionError, IsADirectoryError)) or time.monotonic() - began > self.retry_s:
@@ -58,4 +58,4 @@ class Patience:
         if not tries:
             log("reader", f"{place} cannot be read at offset {offset} ({reason}); trying again")
         if self.stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)]):
-            raise Stopped
+            raise ReadStopped

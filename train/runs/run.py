@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from etl.errors import UsageError
 from etl.slices.manifest import Manifest
-from etl.stages.lease import leased
+from etl.stages.lease import lease_folder
 from etl.stages.names import RESULT_FILE, WORK_FOLDER
 from etl.stages.run import RunRecord
 from etl.storage.place import Place, open_place
@@ -143,7 +143,7 @@ def lock(run: Run, collective: Collective, monitor: Monitor) -> Iterator[Run]:
 
         def take() -> str:
             monitor.local_phase(LEASING)
-            lease = leased(run.folder / WORK_FOLDER, f"train/main.py on {run.folder}", monitor.progress)
+            lease = lease_folder(run.folder / WORK_FOLDER, f"train/main.py on {run.folder}", monitor.progress)
             return leases.enter_context(lease).staging.uri
 
         staging = open_place(collective.run_on_root(take))

@@ -15,8 +15,8 @@ from typing import Any
 
 from etl.errors import DataError, UsageError
 from etl.stages.champion import CHAMPION, read_champion, read_champions
-from etl.stages.lease import Lease, leased
-from etl.storage.atomic import publish_bytes, publishing, replace_file, withdraw
+from etl.stages.lease import Lease, lease_folder
+from etl.storage.atomic import create_file, publish_bytes, replace_file, withdraw
 from etl.storage.place import READ_BUFFER_BYTES, Place, has_checksum, json_bytes, open_place, with_checksum
 from train.runs.folder import find_dataset
 
@@ -51,7 +51,7 @@ def write(made: Path, place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
     files = {name: {"sha256": open_place(str(made / name)).sha256()} for name in names}
     marker = with_checksum(json.loads(json_bytes({"format": FORMAT, **facts, "files": files})))
-    with leased(place / WORK_FOLDER, f"train/export.py to {place}") as lease:
+    with lease_folder(place / WORK_FOLDER, f"train/export.py to {place}") as lease:
         new = lease.staging / "new"
         for name in names:
             _copy(made / name, new / name, lease.staging)
@@ -130,10 +130,10 @@ def _is_below(name: str) -> bool:
 
 def _fetch(place: Place, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with place.filesystem.explaining(place.path), place.open_stream() as stream, target.open("wb") as output:
+    with place.filesystem.explain_errors(place.path), place.open_stream() as stream, target.open("wb") as output:
         shutil.copyfileobj(stream, output, READ_BUFFER_BYTES)
 
 
 def _copy(made: Path, place: Place, staging: Place) -> None:
-    with made.open("rb") as stream, publishing(place, staging) as output:
+    with made.open("rb") as stream, create_file(place, staging) as output:
         shutil.copyfileobj(stream, output, READ_BUFFER_BYTES)

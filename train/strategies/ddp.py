@@ -22,7 +22,7 @@ from train.config.settings import CPU, DIVIDED, GPU, Settings
 from train.monitor.launcher import is_torchrun, local_rank, local_size
 from train.monitor.messages import first_line
 from train.monitor.monitor import BACKSTOP, Monitor
-from train.parallel.collective import Alone, Collective, Number, Operation
+from train.parallel.collective import Collective, Number, Operation, SingleProcess
 from train.parallel.cores import own_cores
 from train.parallel.devices import TORCH, VISIBLE, Device, choose_gpu, gpu_uuid
 from train.parallel.endings import LOST
@@ -190,7 +190,7 @@ def run_ddp(
     taken, place = take_device(device)
     if not is_torchrun():
         monitor.joined(0, 1)
-        work(make(Alone(), taken, place))
+        work(make(SingleProcess(), taken, place))
         return
     monitor.local_phase("joining the other ranks")
     warnings.filterwarnings("ignore", "Grad strides do not match")  # of kernels of one channel, whose layouts are alike

@@ -85,7 +85,7 @@ COPIES, PARTS = "copies", "parts"  # the dimensions of a mesh of ranks
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeTensor:
     """A tensor of the whole model or optimizer, and the ranks that have it, or a part of it."""
 
     shape: Shape
@@ -109,10 +109,10 @@ class DividedTrainer(TorchTrainer):
         super().__init__(own, manifest, parts, device)
         self._pending: Mapping[str, Arrays] = {}  # rank 0's, until `broadcast_state`
         tensors = {name: (tuple(each.shape), each.dtype) for name, each in self._tensors.items()}
-        self._wholes: dict[str, Whole] = {}
+        self._wholes: dict[str, WholeTensor] = {}
         for rank, of_rank in enumerate(self._collective.gather_object(tensors)):
             for name, (shape, dtype) in of_rank.items():
-                self._wholes.setdefault(name, Whole(shape, dtype, [])).ranks.append(rank)
+                self._wholes.setdefault(name, WholeTensor(shape, dtype, [])).ranks.append(rank)
         self._pending = {"model": {name: each.numpy() for name, each in parts.first.items()}}
         parts.first = {}
         self.broadcast_state()
@@ -157,7 +157,7 @@ class DividedTrainer(TorchTrainer):
                 state[group][key] = found.numpy()
         return state
 
-    def _on_root(self, tensor: torch.Tensor | None, what: Whole) -> torch.Tensor:
+    def _on_root(self, tensor: torch.Tensor | None, what: WholeTensor) -> torch.Tensor:
         """A copy of the whole of a tensor, on the CPU of rank 0, to which the others send what they have."""
         rank = self._collective.rank
         found = torch.empty(what.shape, dtype=what.dtype, device="meta" if rank else "cpu")
@@ -208,7 +208,7 @@ class DividedTrainer(TorchTrainer):
                 if name in tensors:
                     take(tensors[name], found)
 
-    def _deliver(self, found: torch.Tensor, what: Whole, root: int) -> None:
+    def _deliver(self, found: torch.Tensor, what: WholeTensor, root: int) -> None:
         """Send a tensor from rank ``root`` to those that have a part of it, in the memory that these have for it."""
         rank = self._collective.rank
         if len(what.ranks) == self._collective.size:

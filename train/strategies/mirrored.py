@@ -15,7 +15,7 @@ from etl.errors import EnvironmentFailure
 from etl.slices.manifest import Manifest
 from train.config.settings import Settings
 from train.monitor.monitor import Monitor
-from train.parallel.collective import Alone, Collective
+from train.parallel.collective import Collective, SingleProcess
 from train.parallel.devices import Device
 from train.strategies import Strategy
 from train.tf_backend.devices import take_all_gpus
@@ -113,4 +113,4 @@ def run_mirrored(work: Callable[[Mirrored], None], monitor: Monitor, device: str
     os.environ.pop("TF_CONFIG", None)  # which TensorFlow would read, and a single process does not need
     strategy = tf.distribute.MirroredStrategy([f"{kind}:{number}" for number in range(count)])
     monitor.joined(0, 1)
-    work(Mirrored(MirroredReplicas(strategy), taken, Alone()))
+    work(Mirrored(MirroredReplicas(strategy), taken, SingleProcess()))

@@ -23,7 +23,7 @@ from train.config.settings import CPU, Settings
 from train.monitor.messages import first_line
 from train.monitor.monitor import Monitor
 from train.parallel.cluster import CHIEF, SERVER, WORKER, Task, require_servers
-from train.parallel.collective import Alone
+from train.parallel.collective import SingleProcess
 from train.parallel.devices import Device
 from train.runs.consistency import version_disagreement, versions
 from train.strategies import Strategy
@@ -41,7 +41,7 @@ class ParameterServer(Strategy):
     """The chief reads all slices; each worker takes its part of a batch."""
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, workers: int, device: Device) -> None:
-        self.collective = Alone()
+        self.collective = SingleProcess()
         self._strategy, self._workers, self._device = strategy, workers, device
 
     @property

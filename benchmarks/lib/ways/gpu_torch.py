@@ -14,7 +14,7 @@ from etl.storage.place import open_place
 from lib.ways.gpu import AUGMENTED, COMPILED, FLOAT32, SYNTHETIC, Job
 from train.config.recipe import BFLOAT16, Recipe
 from train.config.settings import Settings
-from train.parallel.collective import Alone
+from train.parallel.collective import SingleProcess
 from train.reader.batches import RecordBatch
 from train.reader.config import ReaderOptions
 from train.reader.intervals import Steps
@@ -40,7 +40,7 @@ class TorchSteps:
         precision = FLOAT32 if job.precision == FLOAT32 else BFLOAT16
         recipe = Recipe(model="resnet50", batch=job.batch, precision=precision, augment="crop,flip", crop=job.side)
         settings = Settings(data=job.slices, recipe=recipe, strategy="ddp")
-        self._trainer = TorchTrainer(settings, manifest, DataParallel(Alone()), self._place)
+        self._trainer = TorchTrainer(settings, manifest, DataParallel(SingleProcess()), self._place)
         if job.precision == COMPILED:
             self._trainer.net.compile()
         self._steps = count()

@@ -10,7 +10,7 @@ from etl.images.containers.jpeg import MAX_SEGMENTS
 from etl.images.containers.png import MAX_CHUNKS, PngChunks, read_chunks, without_extras
 from etl.images.header import Header, is_maybe_plain, read_header
 from etl.images.normalize import normalize_image
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import NormalizedImage, Reason, Reject
 from etl.options.click_command import option_values
 from etl.options.stage_options import NORMALIZE_OPTIONS
 from tests.lib.pictures.base import HEIGHT, WIDTH, content, save
@@ -72,7 +72,7 @@ def test_a_header_without_end_is_a_reject_and_more_than_any_program_writes_is_go
         inserted(JPEG, segment(0xFE, b"x") * (MAX_SEGMENTS - 20)),
         with_chunks(chunk(b"prVt", b"x") * (MAX_CHUNKS // 2)),
     ):
-        assert isinstance(normalize_image(data, NormalizeConfig(8, 8)), Normalized)
+        assert isinstance(normalize_image(data, NormalizeConfig(8, 8)), NormalizedImage)
 
 
 def test_what_may_take_long_is_left_to_the_worker() -> None:

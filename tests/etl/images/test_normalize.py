@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from etl.images.config import Limits, NormalizeConfig
 from etl.images.normalize import channel_sums, normalize_image
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import NormalizedImage, Reason, Reject
 from tests.lib.pictures.base import save
 from tests.lib.pictures.png import GRAY, chunk, png
 
@@ -24,9 +24,9 @@ def noise(height: int, width: int) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def normalized(data: bytes, config: NormalizeConfig) -> Normalized:
+def normalized(data: bytes, config: NormalizeConfig) -> NormalizedImage:
     result = normalize_image(data, config)
-    assert isinstance(result, Normalized), result
+    assert isinstance(result, NormalizedImage), result
     return result
 
 

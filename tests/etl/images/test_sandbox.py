@@ -17,7 +17,7 @@ from etl.errors import EnvironmentFailure
 from etl.images import sandbox
 from etl.images.config import MIN_MEMORY_BYTES, Limits, NormalizeConfig
 from etl.images.normalize import normalize_image
-from etl.images.result import Normalized, Reason, Reject
+from etl.images.result import NormalizedImage, Reason, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, run, succeeded, wait_until
@@ -48,13 +48,13 @@ def process_of(worker: DecodeWorker) -> int | None:
 
 def started(worker: DecodeWorker) -> int:
     """The process of a worker that has decoded an image."""
-    assert isinstance(worker.normalize(SUSPICIOUS), Normalized)
+    assert isinstance(worker.normalize(SUSPICIOUS), NormalizedImage)
     worker_pid = process_of(worker)
     assert worker_pid is not None
     return worker_pid
 
 
-def reason_of(result: Normalized | Reject) -> Reason | None:
+def reason_of(result: NormalizedImage | Reject) -> Reason | None:
     return result.reason if isinstance(result, Reject) else None
 
 
@@ -160,7 +160,7 @@ def test_images_that_take_too_much_memory_are_rejects_whatever_decodes_them() ->
             flat = Image.new("RGB", (side, side))
             result = worker.normalize(save(flat, kind, **ways.get(kind, {})))
             assert result == Reject(Reason.OUT_OF_MEMORY, f"more than {MIN_MEMORY_BYTES} bytes"), kind
-            assert isinstance(worker.normalize(picture(kind)), Normalized)
+            assert isinstance(worker.normalize(picture(kind)), NormalizedImage)
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("TIFF", "RGB")])
@@ -170,7 +170,7 @@ def test_the_default_memory_is_enough_for_as_many_pixels(kind: str, mode: str) -
     data = save(Image.new(mode, (side, side)), kind)
     memory_bytes = Limits.default_memory(100_000_000, 0) * side * side // 100_000_000 + len(data)
     with DecodeWorker(replace(CONFIG, limits=Limits(memory_bytes=memory_bytes))) as worker:
-        assert isinstance(worker.normalize(data), Normalized)
+        assert isinstance(worker.normalize(data), NormalizedImage)
 
 
 @pytest.mark.parametrize(("number", "is_same"), [(signal.SIGKILL, False), (signal.SIGINT, True)])

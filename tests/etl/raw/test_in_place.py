@@ -9,7 +9,7 @@ import pytest
 
 from etl.errors import DataError, UsageError
 from etl.normalized.parts import live_rows, read_rows
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.slices.prune import prune
 from etl.storage.place import Place, open_place
 from etl.verify.inspection import trace
@@ -58,7 +58,7 @@ def local(tmp_path: Path) -> Place:
 def examples(root: Place) -> dict[str, tuple[bytes, int]]:
     """SHA-256 of the source and checksum of the normalised record, by key."""
     marker = (root / "normalized" / "dataset.json").read_json()
-    removed = Removed.read(root, marker)
+    removed = RemovedRows.read(root, marker)
     columns = ["key", "sha256", "crc32c"]
     tables = [live_rows(root / "normalized", part, removed, columns) for part in parts_of(root)]
     return {row["key"]: (row["sha256"], row["crc32c"]) for table in tables for row in table.to_pylist()}

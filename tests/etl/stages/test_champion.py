@@ -8,7 +8,7 @@ import pytest
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.slices.prune import KeptRuns, choose_runs, remove_runs, run_names
 from etl.stages.champion import Promoted, champion_file, publish_champions, read_champion, read_champions
-from etl.stages.lease import BusyError, Lease, leased
+from etl.stages.lease import BusyError, Lease, lease_folder
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, json_bytes, open_place
 
@@ -38,7 +38,7 @@ def test_no_run_is_promoted_while_runs_are_removed(root: Place) -> None:
     with pytest.raises(DataError, match="it is gone"):
         publish_champions(root, [], [FIRST], check)
     assert read_champions(root) == []
-    with leased(root / "runs/_work", "a prune"), pytest.raises(BusyError, match="ringslice promote on"):
+    with lease_folder(root / "runs/_work", "a prune"), pytest.raises(BusyError, match="ringslice promote on"):
         publish_champions(root, [], [FIRST])
 
 

@@ -97,7 +97,7 @@ PLACE = "hdfs://nowhere:8020/x"
     ],
 )
 def test_a_kind_of_error_is_known_by_its_words(words: str, kind: type[OSError], hdfs: NativeHdfs) -> None:
-    with pytest.raises(kind) as raised, hdfs.explaining("/x"):
+    with pytest.raises(kind) as raised, hdfs.explain_errors("/x"):
         raise RuntimeError(words)
     assert raised.value.filename == PLACE
 
@@ -119,7 +119,7 @@ def test_a_kind_of_error_is_known_by_its_words(words: str, kind: type[OSError], 
     ],
 )
 def test_a_failure_is_one_line_with_its_remedy(words: str, line: str, is_transient: bool, hdfs: NativeHdfs) -> None:
-    with pytest.raises(HdfsFailure) as raised, hdfs.explaining("/x"):
+    with pytest.raises(HdfsFailure) as raised, hdfs.explain_errors("/x"):
         raise RuntimeError(words)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)

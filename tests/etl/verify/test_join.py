@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import EnvironmentFailure
 from etl.storage.place import open_place
-from etl.verify.collect import Collected
+from etl.verify.collect import CheckResults
 from etl.verify.findings import MAX_KEYS, Finding, KeyFault, What
 from etl.verify.join import (
     FOUND,
@@ -204,4 +204,4 @@ def test_a_result_that_is_missing_is_an_error(tmp_path: Path) -> None:
     results = open_place(str(tmp_path))
     LineResult().publish(results, results, 0, buckets=1)
     with pytest.raises(EnvironmentFailure, match=r"line-000001.json is missing though the job ended"):
-        Collected.read(cast(Target, None), [{"line": 0}, {"line": 1}], results)
+        CheckResults.read(cast(Target, None), [{"line": 0}, {"line": 1}], results)

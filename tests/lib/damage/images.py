@@ -9,7 +9,7 @@ import numpy as np
 
 from etl.images.config import NormalizeConfig
 from etl.images.normalize import channel_sums
-from etl.images.result import MAX_DETAIL_CHARS, Normalized, Reject
+from etl.images.result import MAX_DETAIL_CHARS, NormalizedImage, Reject
 from etl.images.sandbox import DecodeWorker
 from tests.lib.damage.mutations import mutate
 from tests.lib.pictures.table import pictures
@@ -59,7 +59,7 @@ def _try(data: bytes, number: int, name: str) -> str:
     return "good"
 
 
-def _normalize_after(fill: int, config: NormalizeConfig, data: bytes) -> Normalized | Reject:
+def _normalize_after(fill: int, config: NormalizeConfig, data: bytes) -> NormalizedImage | Reject:
     """New memory, here and in processes yet to start, contains this byte until it is written: mallopt(3)."""
     _LIBC.mallopt(_M_PERTURB, fill)
     os.environ["MALLOC_PERTURB_"] = str(fill)

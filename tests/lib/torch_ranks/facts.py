@@ -17,7 +17,7 @@ import torch
 from etl.slices.manifest import Manifest
 from train.config.recipe import Recipe
 from train.config.settings import Settings
-from train.parallel.collective import Alone
+from train.parallel.collective import SingleProcess
 from train.torch_backend.feed import PixelBatch, statistics_of
 from train.torch_backend.models import BUILDERS, build, build_on_meta
 from train.torch_backend.replicas import DataParallel
@@ -41,7 +41,7 @@ def change(examples: int, parts: int) -> float:
     """The largest change of any value; nan if one is not a number then."""
     recipe = Recipe(model=f"{TINY}:flat", batch=BATCH // parts, accumulate=parts, weight_decay=0.0)
     manifest = Manifest(tuple("abc"), SIDE, SIDE, 1, "PNG", {}, (127.0,), (50.0,))
-    trainer = TorchTrainer(Settings("", recipe=recipe), manifest, DataParallel(Alone()), torch.device("cpu"))
+    trainer = TorchTrainer(Settings("", recipe=recipe), manifest, DataParallel(SingleProcess()), torch.device("cpu"))
     before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (BATCH, SIDE, SIDE, 1), dtype=torch.uint8, generator=random)

@@ -30,7 +30,7 @@ from train.loop import train
 from train.monitor.launcher import local_rank, local_size
 from train.monitor.monitor import Monitor
 from train.monitor.rank_log import RunLog
-from train.parallel.collective import Alone
+from train.parallel.collective import SingleProcess
 from train.parallel.cores import claim_cores
 from train.strategies import Strategy
 from train.strategies.ddp import Ddp, run_ddp
@@ -76,7 +76,7 @@ def run_all(joined: Strategy, monitor: Monitor) -> None:
 
     def start(settings: Settings, monitor: Monitor) -> None:
         if settings.strategy == DDP:
-            train(settings, Ddp(Alone() if is_alone else collective, *devices), monitor)
+            train(settings, Ddp(SingleProcess() if is_alone else collective, *devices), monitor)
             return
         kind = Pipeline if settings.strategy == PIPELINE else TensorParallel
         train(settings, kind(collective, *devices, model_ranks=settings.model_ranks), monitor)

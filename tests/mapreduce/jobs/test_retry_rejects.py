@@ -17,7 +17,7 @@ from etl.formats.example import serialize
 from etl.formats.parquet_tables import read_facts
 from etl.normalized import part_writer
 from etl.normalized.parts import Origin, pack_of, read_entry
-from etl.raw.packs import Removed
+from etl.raw.packs import RemovedRows
 from etl.report.pictures import sample_rejects
 from etl.slices.prune import prune
 from etl.stages.layout import normalized_stage
@@ -182,7 +182,7 @@ def test_a_rebuilt_part_stays_in_later_nights(root: Path, source: Path, tmp_path
     assert kept == {name: part["part"] for name, part in before.items()}, "a renewal keeps what the retry made"
     normalize_here(root, *WORDS, *LOOSEST, RETRY)
     place, normalized = open_place(str(root)), normalized_stage(open_place(str(root))).read_generation()
-    shown = sample_rejects(normalized, Removed.read(place, normalized.marker), seed=0)
+    shown = sample_rejects(normalized, RemovedRows.read(place, normalized.marker), seed=0)
     by_reason = normalized.marker["counts"]["rejects_by_reason"]
     assert {reason: len(pictures) for reason, pictures in shown.items()} == by_reason
     shard_here(root, *ONE_SPLIT)
@@ -230,7 +230,7 @@ def test_a_good_image_that_changed_is_refused_and_the_part_stays(root: Path, mon
 
 
 def test_a_part_of_other_images_is_refused(digits_root: Path) -> None:
-    normalized, removed = open_place(str(digits_root / "normalized")), Removed(schemas.REMOVED.empty_table())
+    normalized, removed = open_place(str(digits_root / "normalized")), RemovedRows(schemas.REMOVED.empty_table())
     (first, *_) = sorted((digits_root / "normalized/parts").glob("*.parquet"))
     facts = read_facts(open_place(str(first)))
     origin, images = Origin.of_part(facts), facts["input"]

@@ -18,7 +18,7 @@ from train.checkpoints import background
 from train.checkpoints.background import Saver
 from train.checkpoints.store import open_checkpoint, steps, write
 from train.monitor.monitor import Monitor
-from train.parallel.collective import Alone
+from train.parallel.collective import SingleProcess
 from train.runs.checkpointer import Checkpointer
 
 GROUPS = {"model": {"a": np.arange(5)}}
@@ -168,7 +168,7 @@ def test_a_new_ring_does_not_write_the_newest_checkpoint_again(place: Place, sta
     settings = SimpleNamespace(keep=1, checkpoint_failures=1)
     run: Any = SimpleNamespace(folder=place, staging=staging, settings=settings, identity={})
     trainer, position = mock.Mock(is_divided=False), mock.Mock(step=10, to_json=dict)
-    checkpoints = Checkpointer(run, trainer, Alone(), Monitor(), metrics=mock.Mock())
+    checkpoints = Checkpointer(run, trainer, SingleProcess(), Monitor(), metrics=mock.Mock())
     checkpoints.adopt(position)
     checkpoints.add_score(position, 0.5)
     checkpoints.finish()

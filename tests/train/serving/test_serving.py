@@ -20,7 +20,7 @@ from etl.images.decode import upright_size
 from etl.images.geometry import Size, make_plan
 from etl.images.header import JPEG, Header, read_header
 from etl.images.normalize import SPARE, normalize_image
-from etl.images.result import Normalized
+from etl.images.result import NormalizedImage
 from etl.stages.champion import publish_champions
 from etl.storage.place import open_place
 from tests.lib.commands import contents, failed, run, succeeded
@@ -133,7 +133,7 @@ def test_the_models_pixels_are_those_of_the_pipeline(config: NormalizeConfig) ->
     read = tf.function(RawPixels(config).read, input_signature=signature, autograph=False)
     for name, data in FILES.items():
         theirs = normalize_image(data, config)
-        assert isinstance(theirs, Normalized), name
+        assert isinstance(theirs, NormalizedImage), name
         ours = read(data).numpy().astype(int)
         apart = np.abs(ours - np.frombuffer(theirs.encoded, np.uint8).reshape(ours.shape))
         most, mean = (2, 0.25) if is_decoded_alike(data, config) else (32, 1.5)

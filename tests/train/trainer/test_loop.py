@@ -26,7 +26,7 @@ from tests.train.conftest import MODEL, TrainedRun
 from train.checkpoints import store
 from train.checkpoints.store import name_of
 from train.config.settings import TORCH
-from train.evaluation.trained import Trained
+from train.evaluation.trained import RunCheckpoint
 from train.runs.folder import find_dataset
 from train.runs.hooks import Hooks
 from train.runs.position import Metrics, Position
@@ -290,7 +290,7 @@ def test_wrong_use(trained: TrainedRun) -> None:
 
 def test_a_run_of_a_model_that_only_pytorch_has_is_refused(trained: TrainedRun) -> None:
     marker = {"framework": TORCH, "settings": {"group": None, "model": "googlenet"}}
-    found = Trained(str(trained.folder), marker, find_dataset(str(trained.root), None))
+    found = RunCheckpoint(str(trained.folder), marker, find_dataset(str(trained.root), None))
     with pytest.raises(UsageError, match="--model googlenet of this run cannot be converted between"):
         found.settings(data=str(trained.root))
 
