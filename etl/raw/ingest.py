@@ -50,12 +50,9 @@ def ingest(source_place: Place, root: Place, values: Mapping[str, Any], overwrit
     Raises UsageError if there is no source, if the root lies in it or has another dataset, and for options
     that do not apply here; DataError if a file changes while it is read.
     """
-    _refuse_root_inside(source_place, root)
     stage, record = raw_stage(root), RunRecord(source=str(source_place))
-    tables = ((f"--{name}", open_place(values[name])) for name in ("classes", "columns") if values[name])
-    for what, given in (("SOURCE", source_place), *tables):
-        if given.path_within(stage.folder) is not None:
-            raise UsageError(f"{what} {given} lies in {stage.folder}, which ingest writes; give another ROOT")
+    _refuse_root_inside(source_place, root)
+    _refuse_inputs_inside(stage.folder, source_place, values)
     parent = None if overwrite or not stage.marker.exists() else stage.read_generation()
     options = _source_options(values)
     recorded = parent.marker["config"]["classes"] if parent else None
@@ -133,6 +130,14 @@ def _refuse_root_inside(source: Place, root: Place) -> None:
         raise UsageError(
             f"ROOT {root} lies in SOURCE {source}, where its packs would be taken for images; give a ROOT outside"
         )
+
+
+def _refuse_inputs_inside(raw: Place, source: Place, values: Mapping[str, Any]) -> None:
+    """Raise UsageError if SOURCE, or a table of --classes or --columns, lies in the folder that ingest writes."""
+    tables = ((f"--{name}", open_place(values[name])) for name in ("classes", "columns") if values[name])
+    for what, given in (("SOURCE", source), *tables):
+        if given.path_within(raw) is not None:
+            raise UsageError(f"{what} {given} lies in {raw}, which ingest writes; give another ROOT")
 
 
 def _source_options(values: Mapping[str, Any]) -> SourceOptions:
