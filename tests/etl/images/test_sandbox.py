@@ -124,7 +124,7 @@ with DecodeWorker(CONFIG) as worker:
 
 
 def test_a_limit_of_the_caller_that_is_lower_holds() -> None:
-    assert succeeded(run("python", "-c", WITH_LIMIT)).stdout == "Normalized\n"
+    assert succeeded(run("python", "-c", WITH_LIMIT)).stdout == "NormalizedImage\n"
 
 
 def test_an_image_that_takes_too_much_processor_time_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
