@@ -91,22 +91,22 @@ class Lease:
         self._renewer = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     @classmethod
-    def take(cls, work: Place, what: str, tick: Callable[[], None] = lambda: None) -> "Lease":
+    def take(cls, work: Place, what: str, progress: Callable[[], None] = lambda: None) -> "Lease":
         """Lease the stage whose work folder is ``work``; ``what`` names it to people.
 
-        ``tick`` is called now and then while this waits to see whether a holder is alive.
+        ``progress`` is called now and then while this waits to see whether a holder is alive.
 
         Raises BusyError if a living run has it.
         """
         for _ in range(MAX_TRIES):
             with suppress(TakenError):
-                return cls._take_once(work, what, tick)
+                return cls._take_once(work, what, progress)
         raise _busy(what, "a run that began at this moment")
 
     @classmethod
-    def _take_once(cls, work: Place, what: str, tick: Callable[[], None]) -> "Lease":
+    def _take_once(cls, work: Place, what: str, progress: Callable[[], None]) -> "Lease":
         """Raises TakenError if another one began meanwhile, which may have it now, or have given up, too."""
-        number, dead = _require_dead(work, what, tick)
+        number, dead = _require_dead(work, what, progress)
         token = secrets.token_hex(4)
         lease = cls(work, number, token)
         # with its token, no other lease has the same bytes, so that one which is in place is not taken for this one
@@ -209,12 +209,12 @@ class Lease:
 
 
 @contextmanager
-def lease_folder(work: Place, what: str, tick: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+def lease_folder(work: Place, what: str, progress: Callable[[], None] = lambda: None) -> Iterator[Lease]:
     """Hold a lease during the block, as `Lease.take` does; after it nothing is left of the work folder.
 
     If the block raises, what earlier runs left stays.
     """
-    lease = Lease.take(work, what, tick)
+    lease = Lease.take(work, what, progress)
     try:
         yield lease
     except BaseException:
@@ -228,7 +228,7 @@ def require_free(work: Place, what: str) -> None:
     _require_dead(work, what, lambda: None)
 
 
-def _require_dead(work: Place, what: str, tick: Callable[[], None]) -> tuple[int, set[bytes]]:
+def _require_dead(work: Place, what: str, progress: Callable[[], None]) -> tuple[int, set[bytes]]:
     """The next number, above those of all that is there, and the leases that are in place, all of dead holders.
 
     Raises BusyError if a holder lives.
@@ -243,12 +243,12 @@ def _require_dead(work: Place, what: str, tick: Callable[[], None]) -> tuple[int
         except (DataError, KeyError, TypeError):
             raise EnvironmentFailure(f"{place} is damaged; if nothing is at work on {what}, delete it") from None
         is_here = owner.host == _host()
-        if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, tick)):
+        if not (_start_time(owner.pid) != owner.started if is_here else _is_stale(place, owner, progress)):
             raise _busy(what, str(owner))
     return 1 + max([0, *left, *leases]), set(leases.values())
 
 
-def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
+def _is_stale(lease: Place, owner: Owner, progress: Callable[[], None]) -> bool:
     """True if the lease is not renewed for `LEASE_TIMEOUT_S`, or is given up."""
     if (before := lease.info().mtime_ns) is None:
         return True  # its holder has ended
@@ -256,7 +256,7 @@ def _is_stale(lease: Place, owner: Owner, tick: Callable[[], None]) -> bool:
     deadline = time.monotonic() + LEASE_TIMEOUT_S
     while time.monotonic() < deadline:
         time.sleep(RENEWAL_INTERVAL_S / 5)
-        tick()
+        progress()
         if (now := lease.info().mtime_ns) != before:
             return now is None  # its holder has ended
     return True

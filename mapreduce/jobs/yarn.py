@@ -43,7 +43,7 @@ CAUSES = (
     r"Diagnostics: (?:\[[^]]*\])?\s*(\S.*)",
     r"(.*(?:failed|killed).*)",
 )
-FAREWELLS = frozenset({"Streaming Command Failed!", "Streaming Job Failed!"})  # the last line, whatever the cause
+LAST_LINES = frozenset({"Streaming Command Failed!", "Streaming Job Failed!"})  # the last line, whatever the cause
 SIGNAL_STATUS = 128  # a greater exit status is this plus the number of a signal
 
 
@@ -265,7 +265,7 @@ def cause_of(attempt: FailedAttempt) -> tuple[int, str]:
 def cause_of_output(text: str) -> str:
     """The line of Hadoop's output that names the cause: see `CAUSES`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    lines = [line for line in lines if line not in FAREWELLS]
+    lines = [line for line in lines if line not in LAST_LINES]
     for pattern in CAUSES:
         found = [match[1] for line in lines if (match := re.search(pattern, line, re.IGNORECASE))]
         if found:

@@ -102,5 +102,5 @@ def why_no_gpu(visible: str | None) -> str:
 def reason_in(log: str) -> str:
     """What TensorFlow's log has about GPUs, in one line, without dates and places in its source. Pure."""
     texts = [found["text"] for line in log.splitlines() if (found := _LOGGED.match(line))]
-    told = dict.fromkeys(text.partition(". ")[0].rstrip(". ") for text in texts if _OF_GPU.search(text))
-    return "TensorFlow: " + "; ".join(told) if told else "TensorFlow gives no reason"
+    reasons = dict.fromkeys(text.partition(". ")[0].rstrip(". ") for text in texts if _OF_GPU.search(text))
+    return "TensorFlow: " + "; ".join(reasons) if reasons else "TensorFlow gives no reason"
