@@ -204,11 +204,11 @@ while True:
 
 
 def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
-    """Also after a line that is too long for the pipe."""
-    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000, False)\n'
+    """Also after a line and a note that are too long for the pipe."""
+    first = 'guard.feed("long line" * 10_000, {"path": "x" * 90_000}, 1000, False)\n'
     stops = "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
     usual = 'guard.feed("it fell silent", None, SILENCE_S, False)\n'
-    finished = run(sys.executable, "-c", FEEDING.replace(usual, first, 1) + stops, 0.5)
+    finished = run(sys.executable, "-c", FEEDING.replace(usual, first, 1) + stops, 0.5, timeout_s=PATIENCE_S)
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 

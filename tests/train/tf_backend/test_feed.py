@@ -117,12 +117,12 @@ def test_what_is_raised_comes_out_as_it_was_after_the_batches_before(feed: Pixel
 def test_an_epoch_ends_early_while_its_reader_hangs(feed: PixelFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reader is closed once it can be, and the next epoch is whole."""
     monkeypatch.setattr(feed_module, "STOP_TIMEOUT_S", 0.5)
-    goes_on, closed = threading.Event(), threading.Event()
+    goes_on, closed, resumed = threading.Event(), threading.Event(), list[bool]()
 
     def batches() -> Iterator[RecordBatch]:
         try:
             yield from batches_of(2)
-            goes_on.wait()
+            resumed.append(goes_on.wait(PATIENCE_S))
             yield from batches_of(1000)
         finally:
             closed.set()
@@ -131,7 +131,8 @@ def test_an_epoch_ends_early_while_its_reader_hangs(feed: PixelFeed, monkeypatch
     assert first_labels(islice(pictures, 2)) == [0, 4]
     pictures.close()
     goes_on.set()
-    assert closed.wait(PATIENCE_S)
+    assert closed.wait(PATIENCE_S), "the reader was not closed"
+    assert resumed == [True], "the epoch ended only after its reader"
     assert first_labels(feed.epoch(batches_of(3))) == [0, 4, 8]
     assert not [each for each in threading.enumerate() if each.name.startswith("copy")]
 
