@@ -37,16 +37,6 @@ def open_reader(folder: Path, **how: object) -> SplitReader:
     return SplitReader(open_place(str(folder)), read_manifest(folder), "train", ReaderOptions(**how))  # type: ignore[arg-type]
 
 
-def keys_of(batches: Iterable[RecordBatch]) -> list[str]:
-    """The keys of these batches' examples, repeats left out."""
-    return [
-        parse(example).key
-        for batch in batches
-        for example, weight in zip(batch.examples(), batch.weights, strict=True)
-        if weight
-    ]
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("lanes", [1, 9])
 def test_any_ranks_resume_with_what_is_left_and_the_same_with_the_same_batches(digits_root: Path, lanes: int) -> None:
@@ -60,7 +50,12 @@ def test_any_ranks_resume_with_what_is_left_and_the_same_with_the_same_batches(d
         for rank in range(world_size):
             batches = list(reader.batches(order, state.steps, rank, state.left))
             assert [len(each.examples()) for each in batches] == [batch] * state.steps.number
-            keys += keys_of(batches[:step])
+            keys += [
+                parse(example).key
+                for each in batches[:step]
+                for example, weight in zip(each.examples(), each.weights, strict=True)
+                if weight
+            ]
             for first in range(state.steps.number + 1):
                 rest = reader.batches(order, state.steps, rank, state.left, first)
                 assert [each.examples() for each in rest] == [each.examples() for each in batches[first:]]

@@ -21,14 +21,13 @@ from train.parallel.trainer import StepOfRank
 from train.reader.state import ReaderState
 from train.runs import metrics_log
 from train.runs.hooks import Hooks
-from train.runs.metrics import PARTS, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import PARTS, Line, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.results import describe_steps
 from train.runs.tensorboard_events import scalars, windows
 
 ROUNDED = 2e-6
-Line = dict[str, Any]
 
 
 def test_lines_of_what_is_done_again_are_left_out() -> None:
