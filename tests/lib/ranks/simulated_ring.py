@@ -22,7 +22,6 @@ def beat(rank: int, **fields: object) -> Beat:
     return Beat(**{**of_process, **place, "count": 10, "alone": False, "idle_s": 46.0, **fields})  # type: ignore[arg-type]
 
 
-RANKS = 3
 TIMEOUTS = Timeouts(20.0)
 EPOCHS, STEPS, BATCHES = 2, 2, 2
 
@@ -46,16 +45,13 @@ class MemoryStore(KVStoreClient):
 
     def __init__(self) -> None:
         super().__init__("", 0)
-        self.notes: dict[tuple[str, str], dict[str, Any]] = {}
-        self.requests = 0
+        self.requests, self._notes = 0, dict[tuple[str, str], bytes]()
 
-    def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
+    def _ask(self, method: str, scope: str, key: str, body: bytes | None = None) -> bytes | None:
         self.requests += 1
-        self.notes[scope, key] = note
-
-    def get(self, scope: str, key: str) -> dict[str, Any] | None:
-        self.requests += 1
-        return self.notes.get((scope, key))
+        if body is not None:
+            self._notes[scope, key] = body
+        return self._notes.get((scope, key))
 
 
 class MemoryBoard:
@@ -104,8 +100,8 @@ class SimulatedRank:
                 self.status.progress()
 
     def _begin_next(self) -> bool:
-        if self._action.is_collective and self._ring.is_waited_for(self.met):
-            return False
+        if self._action.is_collective and self._ring.arrived[self.met] < self._ring.size:
+            return False  # a rank has not come to it yet
         try:
             self._action = next(self._script)
         except StopIteration:
@@ -129,7 +125,7 @@ class SimulatedRing:
     """All ranks, and their time. With ``local`` that many ranks share a host and its board."""
 
     def __init__(
-        self, script: Callable[[Status, int], Script], size: int = RANKS, local: int = 0, timeouts: Timeouts = TIMEOUTS
+        self, script: Callable[[Status, int], Script], size: int = 3, local: int = 0, timeouts: Timeouts = TIMEOUTS
     ) -> None:
         self.now, self.size, self.store, self.timeouts = 1000.0, size, MemoryStore(), timeouts
         self.arrived = Counter[int]()  # ranks, by collective
@@ -140,10 +136,6 @@ class SimulatedRing:
 
     def clock(self) -> float:
         return self.now
-
-    def is_waited_for(self, meeting: int) -> bool:
-        """True if a rank has not come to this collective yet."""
-        return self.arrived[meeting] < self.size
 
     def run(self, limit_s: float, pauses: tuple[tuple[float, float], ...] = ()) -> Verdict | None:
         """The first verdict; None if all ranks come to their end. At each of ``pauses`` all stand still for so long."""

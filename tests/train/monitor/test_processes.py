@@ -18,6 +18,7 @@ from tests.hadoop.processes import Process
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, failed, run, wait_until
 from tests.lib.ranks.running import marked, started
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.watchdog_process import start_guard
 
 pytestmark = pytest.mark.integration
@@ -98,19 +99,21 @@ def test_a_rank_ends_whatever_its_main_thread_does(words: list[str], status: int
     assert re.fullmatch(f"ringslice: error: {line}\n", result.stderr)
 
 
-UNRANKED = """
-import sys, time
+COMMAND = """
+import os, signal, sys, time
 import click
 from etl.errors import DataError
 from train.monitor.rank_process import run_rank, with_monitor
 
 @click.command()
-@click.argument("fails", type=bool)
+@click.argument("kind")
 @with_monitor
-def command(monitor, fails):
+def command(monitor, kind):
+    if kind == "early":
+        os.kill(os.getpid(), signal.SIGTERM)
     monitor.start(5)
     monitor.phase("stepping", 1, 2)
-    if fails:
+    if kind == "fails":
         raise DataError("it is damaged")
     print("here", flush=True)
     while True:  # a signal ends no main thread
@@ -123,13 +126,23 @@ run_rank(command, "alone", "run it again")
 def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line_and_reports_where_it_failed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for number in (signal.SIGINT, signal.SIGTERM):
-        with started(sys.executable, "-c", UNRANKED, "no", log=log) as process:
+        with started(sys.executable, "-c", COMMAND, "waits", log=log) as process:
             wait_until(log.read_text, process)
             process.send_signal(number)
             assert process.wait(PATIENCE_S) == 130, log.read_text()
         assert log.read_text() == "here\nringslice: interrupted; run it again\n"
     line = "ringslice: error: epoch 1, step 2 (stepping): it is damaged"
-    failed(run(sys.executable, "-c", UNRANKED, "yes"), 1, line)
+    failed(run(sys.executable, "-c", COMMAND, "fails"), 1, line)
+
+
+@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
+def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, client: KVStoreClient) -> None:
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": client.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(client.port)}
+    result = run(sys.executable, "-c", COMMAND, "early", HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
+    assert (result.returncode, result.stderr) == (130, line)
+    note = client.get("ringslice-0", f"beat-{rank}")
+    assert note is not None
+    assert note["ranks"][0]["exit_notice"]["status"] == 130
 
 
 def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) -> None:

@@ -4,7 +4,6 @@ import faulthandler
 import os
 import re
 import shutil
-import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place, open_place
-from tests.lib.commands import run, wait_until
+from tests.lib.commands import wait_until
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from tests.train.monitor.conftest import Clock
@@ -60,30 +59,6 @@ def test_an_elastic_ring_sees_who_has_left_and_goes_on(
     found, _ = watch._lost(watch._status.beat())
     assert [(each.rank, each.status) for each in found] == [(rank, 130) for rank in left]
     assert client.get("ringslice-0", "beat-0") is None
-
-
-INTERRUPTED_EARLY = """
-import os, signal
-import click
-from train.monitor.rank_process import run_rank
-
-@click.command()
-def command():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-run_rank(command, "early", "run it again")
-"""
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
-def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, client: KVStoreClient) -> None:
-    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": client.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(client.port)}
-    result = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
-    assert (result.returncode, result.stderr) == (130, line)
-    note = client.get("ringslice-0", f"beat-{rank}")
-    assert note is not None
-    assert note["ranks"][0]["exit_notice"]["status"] == 130
 
 
 def test_the_guard_waits_longer_until_the_first_phase() -> None:
