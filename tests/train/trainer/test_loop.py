@@ -66,21 +66,17 @@ def test_what_no_rank_can_do(root: Path) -> None:
     failed(batch, 2, "--batch 41 is more than a rank's share of 40 of the 40 training examples;")
     device = train_here(*words, "--device", "gpu", CUDA_VISIBLE_DEVICES="")
     failed(device, 3, "or give --device cpu ($CUDA_VISIBLE_DEVICES is '', which hides all)")
+    manifest = root / "slices/few/manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["splits"]["train"], content["checksum"]
+    manifest.write_bytes(json_bytes(with_checksum(content)))
+    line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
+    failed(train_here(*words), 2, line)
     assert [path.name for path in root.iterdir()] == ["slices"]
 
 
 def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
-
-
-def test_another_trainings_checkpoint(copied: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = contents(copied.root)
-    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"
-    failed(resume(copied, "--model", "mlp"), 2, line)
-    monkeypatch.setattr(tiny, "normed", other_model)
-    line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"
-    failed(resume(copied), 2, line)
-    assert contents(copied.root) == before
 
 
 def make_newer(few: Path, root: Path) -> None:
@@ -90,7 +86,16 @@ def make_newer(few: Path, root: Path) -> None:
     (root / "slices/few/run.json").write_bytes(json_bytes(record))
 
 
-def test_a_run_with_a_result_is_refused_newer_slices(copied: TrainedRun, few: Path) -> None:
+def test_another_trainings_checkpoint(copied: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer slices, of other classes, are refused to a run that has a result."""
+    before = contents(copied.root)
+    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"
+    failed(resume(copied, "--model", "mlp"), 2, line)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "normed", other_model)
+        line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"
+        failed(resume(copied), 2, line)
+    assert contents(copied.root) == before
     make_newer(few, copied.root)
     before = contents(copied.root)
     line = "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only"
@@ -107,16 +112,6 @@ def test_a_run_without_a_result_goes_on_with_its_own_slices(stopped: TrainedRun,
     assert "runs/mine goes on with its own slices, default; the newest are few" in outcome.stderr
     assert made.read()["steps"] == 40
     assert made.read("run.json")["versions"]["keras"] == keras.__version__
-
-
-def test_slices_without_a_training_split(root: Path) -> None:
-    manifest = root / "slices/few/manifest.json"
-    content = json.loads(manifest.read_text())
-    del content["splits"]["train"], content["checksum"]
-    manifest.write_bytes(json_bytes(with_checksum(content)))
-    line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
-    failed(train_here("--data", root, "--model", "mlp"), 2, line)
-    assert [path.name for path in root.iterdir()] == ["slices"]
 
 
 def test_two_trainers_do_not_work_on_one_run(root: Path) -> None:
@@ -260,8 +255,8 @@ def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None
     outcome = succeeded(evaluate_here(*copied.words, "--json", "--min-accuracy", theirs["test_accuracy"]))
     found = copied.read("evaluation-test.json")
     assert (found["accuracy"], found["loss"]) == (theirs["test_accuracy"], theirs["test_loss"])
-    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(LAST))
-    model = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, name_of(LAST))
+    model = copied.folder / f"checkpoints/{name_of(LAST)}/model.safetensors"
     assert found["checkpoint_sha256"] == open_place(str(model)).sha256()
     assert found["slices"] == open_place(str(copied.root / "slices/default/manifest.json")).sha256()
     summary = json.loads(outcome.stdout)
@@ -296,7 +291,7 @@ def test_a_run_of_a_model_that_only_pytorch_has_is_refused(trained: TrainedRun) 
 
 
 def test_a_run_that_does_not_fit_is_refused(copied: TrainedRun) -> None:
-    arrays = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    arrays = copied.folder / f"checkpoints/{name_of(LAST)}/model.safetensors"
     arrays.write_bytes(arrays.read_bytes()[:-1])
     failed(evaluate_here(*copied.words), 1, f"{arrays} is damaged: it has ")
     manifest = copied.root / "slices/default/manifest.json"
