@@ -31,8 +31,7 @@ def slices(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = tmp_path_factory.mktemp("large") / "source"
     for label in "012":
         shutil.copytree(digits / label, few / label)
-    root = make_slices(few, f"train={RECORDS},test=rest", 4, "--size", 128, "--color", "rgb")
-    return root / "slices" / "default"
+    return make_slices(few, f"train={RECORDS},test=rest", 4, "--size", 128, "--color", "rgb")
 
 
 @pytest.fixture(scope="module")
