@@ -103,27 +103,21 @@ def test_wrong_use_of_the_launcher_is_reported_once(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "strategy", "victim", "status", "line"),
+    ("strategy", "victim", "status", "line"),
     [
-        (LAUNCH, WORKERS, ("worker", 1), 128 + signal.SIGKILL, r"rank 1 was killed \(SIGKILL\); the others end, too"),
-        (LAUNCH, WORKERS, None, -signal.SIGKILL, ""),
-        (LAUNCH_SERVED, ASYNCHRONOUS, ("ps", 0), 3, "a parameter server has ended, .* --resume goes on from the last"),
+        (WORKERS, ("worker", 1), 128 + signal.SIGKILL, r"rank 1 was killed \(SIGKILL\); the others end, too"),
+        (WORKERS, None, -signal.SIGKILL, ""),
+        (ASYNCHRONOUS, ("ps", 0), 3, "a parameter server has ended, .* --resume goes on from the last"),
     ],
     ids=["worker", "launcher", "server"],
 )
 def test_nothing_stays_of_a_run_that_lost_a_process(
-    launcher: tuple[object, ...],
-    strategy: tuple[object, ...],
-    victim: tuple[str, int] | None,
-    status: int,
-    line: str,
-    *,
-    root: Path,
-    tmp_path: Path,
+    strategy: tuple[str, str], victim: tuple[str, int] | None, status: int, line: str, root: Path
 ) -> None:
     """Its launcher, if no ``victim`` is named."""
+    launcher = LAUNCH if strategy == WORKERS else LAUNCH_SERVED
     words = (MAIN, "--data", root, "--run", "long", *strategy, *MODEL, "--epochs", 500, "--checkpoint-steps", 5)
-    log = tmp_path / "log"
+    log = root.parent / "log"
     with started(*launcher, *words, log=log) as process:
         wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
         os.kill(process_of(*victim, log).pid if victim else process.pid, signal.SIGKILL)
