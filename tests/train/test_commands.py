@@ -108,14 +108,9 @@ def test_lines_of_horovodrun_are_kept_off() -> None:
     status, shown = shown_of(HOROVODRUN, HOROVOD_END.format(status=3))  # no rank reported why
     assert status == 3 and "RuntimeError" in shown and "rank 1 ended with status 3; above is what" in shown
     assert shown_of(HOROVODRUN, "ssh failed\n")[0] == 3
-
-
-NO_SSH = "Traceback:\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
-
-
-def test_hosts_that_ssh_does_not_reach_are_named() -> None:
+    unreachable = "Traceback:\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
     line = "ringslice: error: --hosts: a, b (ssh: why). Make this work without a password: ssh HOST true\n"
-    assert shown_of(HOROVODRUN, NO_SSH) == (3, line)
+    assert shown_of(HOROVODRUN, unreachable) == (3, line)
 
 
 @pytest.mark.integration

@@ -75,11 +75,6 @@ def test_what_is_out_of_range_or_does_not_go_together_is_refused(make: Callable[
         make()
 
 
-def test_what_a_strategy_supports_is_accepted() -> None:
-    assert Settings("d", BOTH).recipe == BOTH
-    Settings("d", strategy="pipeline", micro_batches=8, pipeline_schedule="gpipe", model_ranks=2)
-
-
 @pytest.mark.parametrize(
     ("examples", "ranks", "more", "batch"),
     [
@@ -246,6 +241,9 @@ NOT_OF_SERVERS = {"precision": "float16", "batch_norm": "synchronised", "device"
     ],
 )
 def test_what_a_strategy_does_not_support_is_refused(strategy: str, options: dict[str, Any]) -> None:
+    """And what it supports is accepted."""
+    assert Settings("d", BOTH).recipe == BOTH
+    Settings("d", strategy="pipeline", micro_batches=8, pipeline_schedule="gpipe", model_ranks=2)
     for name, value in options.items():
         settings = {name: value} if name in ("device", "deterministic") else {"recipe": Recipe(**{name: value})}
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}.* is not supported by --strategy {strategy}"):

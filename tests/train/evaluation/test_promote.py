@@ -227,8 +227,7 @@ def test_what_cannot_be_compared(mine: TrainedRun) -> None:
     failed(promote_here(*words, "--split", "none"), 2, "has only train, validation, test; give another --split")
     assert not (mine.root / "models").exists()
     promote(mine, "mine", "--name", "default")
-    training = ("--model", MODEL, "--crop", 20, "--batch", 15, "--max-steps", 2)
-    succeeded(train_here("--data", mine.root, "--name", "apart", "--run", "apart", *training))
+    succeeded(train_here(*words[:2], "--name", "apart", "--run", "apart", *RECIPE, "--max-steps", 2))
     failed(promote_here(*words[:2], "apart", "--name", "apart"), 2, "split there; give --name default, or remove")
 
 

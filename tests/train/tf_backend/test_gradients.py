@@ -129,10 +129,6 @@ def test_what_another_adds_between_reading_and_writing_stays(
     np.testing.assert_allclose(moments, 3 * share * GRADIENT[0], rtol=1e-5)
 
 
-class OtherIsAwayError(Exception):
-    """Another worker has got so far."""
-
-
 @pytest.mark.parametrize("reads", [0, 1, 2, 3])
 def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which one moment is there, and the other not, at the begin, or after so many reads of this worker."""
@@ -144,7 +140,7 @@ def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypat
 
     def stop(variable: Any, value: Any) -> None:
         write(variable, value)
-        raise OtherIsAwayError
+        raise InterruptedError
 
     def read(variable: Any) -> Any:
         values.append(found(variable))
@@ -155,7 +151,7 @@ def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypat
     if reads:
         monkeypatch.setattr(optimizer_module, "read", read)
     else:
-        with monkeypatch.context() as patch, pytest.raises(OtherIsAwayError):
+        with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(optimizer, "assign_add", stop)
             optimizer.apply(others)
     optimizer.apply([tf.zeros(kernel.shape)])
