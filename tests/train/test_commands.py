@@ -352,14 +352,12 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     assert not (root / "runs/run-0001/_work").exists()
 
 
-LATE = 'test "$HOROVOD_RANK" = 0 || sleep 60; exec "$@"'  # of sh
-
-
 @pytest.mark.chaos
 def test_a_rank_that_comes_late_is_waited_for(root: Path) -> None:
     """Longer than for --stall-timeout: on a busy machine, TensorFlow is loaded for minutes."""
+    late = ("sh", "-c", 'test "$HOROVOD_RANK" = 0 || sleep 60; exec "$@"', "sh")
     words = ("train/main.py", "--data", root, "--model", "mlp", "--max-steps", 3, "--json")
-    output = json.loads(succeeded(horovodrun(2, "sh", "-c", LATE, "sh", *words)).stdout.partition(":")[2])
+    output = json.loads(succeeded(horovodrun(2, *late, *words)).stdout.partition(":")[2])
     assert (output["ranks"], output["steps"]) == (2, 3)
 
 

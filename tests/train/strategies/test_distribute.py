@@ -30,10 +30,6 @@ LAUNCH_SERVED = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
 MODEL = ("--model", "tests.lib.ranks.tiny:smooth_normed", "--batch", 64)
 
 
-def launch(*words: object) -> Finished:
-    return run(*LAUNCH, *words)
-
-
 def launch_served(*words: object) -> Finished:
     return run(*LAUNCH_SERVED, *words, PYTHONPATH=str(REPOSITORY))  # of programs among the tests
 
@@ -61,7 +57,7 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
     with fed_by_all(2):
         succeeded(train_here(*synchronised, "joined", "--batch", 128))
     succeeded(run("python", MAIN, *synchronised, "mirrored", "--batch", 64, *MIRRORED))
-    succeeded(launch(MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
+    succeeded(run(*LAUNCH, MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
     assert distance(root, "alone", "mirrored") < CLOSE
     assert distance(root, "joined", "workers") < CLOSE
 
@@ -75,7 +71,7 @@ def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ..
     succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "served"))
     assert distance(root, "alone", "mirrored") > 100 * CLOSE
     assert distance(root, "alone", "served") > 100 * CLOSE
-    result = launch(WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
+    result = run(*LAUNCH, WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
     assert result.returncode == 3
     assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
@@ -87,7 +83,7 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     succeeded(train_here(*words[1:], "--max-steps", 6))
     result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 12, TF_CONFIG="of another job")).stderr
     assert "on 1 rank: 17 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
-    succeeded(launch(*words, *WORKERS, "--max-steps", 24))
+    succeeded(run(*LAUNCH, *words, *WORKERS, "--max-steps", 24))
     succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
     succeeded(train_here(*words[1:]))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
@@ -95,8 +91,8 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
 
 def test_wrong_use_of_the_launcher_is_reported_once(root: Path) -> None:
     line = "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
-    failed(launch(MAIN, "--data", root, "--strategy", "horovod"), 2, line)
-    failed(launch("train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
+    failed(run(*LAUNCH, MAIN, "--data", root, "--strategy", "horovod"), 2, line)
+    failed(run(*LAUNCH, "train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
     of_torchrun = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}  # of the caller
     words = (*LAUNCH_SERVED, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
     failed(run(*words, variables=of_torchrun), 2, "Invalid value for '--lr'")

@@ -73,7 +73,7 @@ def replicas(monkeypatch: pytest.MonkeyPatch) -> RingReplicas:
     return RingReplicas(Ring(Monitor()), Monitor())
 
 
-def test_gradients_are_averaged_and_statistics_summed(replicas: RingReplicas) -> None:
+def test_gradients_of_all_types_are_averaged_and_statistics_summed(replicas: RingReplicas) -> None:
     ring = Ring(Monitor(), generation=3)
     assert (ring.rank, ring.size, ring.generation) == (1, 2, 4)
     tensors = [tf.constant([2.0, 4.0]), tf.constant(6.0)]
@@ -82,9 +82,6 @@ def test_gradients_are_averaged_and_statistics_summed(replicas: RingReplicas) ->
     counts = ring.all_reduce(np.array([[1, 2**60]]))
     assert counts.dtype == np.int64
     assert counts.tolist() == [[3, 3 * 2**60]]
-
-
-def test_gradients_of_all_types_are_reduced_together(replicas: RingReplicas) -> None:
     types = [tf.float32, tf.float64, tf.bfloat16]
     found = replicas.average_gradients([tf.constant([2.0, 4.0], each) for each in types])
     assert [each.dtype for each in found] == types

@@ -26,9 +26,6 @@ from train.tf_backend.augment import random_window, recolour_at_random
 from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
 
-# around 23 bytes TensorFlow's strings begin to live outside of themselves
-SIZES = (0, 1, 22, 23, 24, 1000, 200_000)
-
 
 def batches_of(number: int) -> Iterator[RecordBatch]:
     """Of four records each."""
@@ -40,12 +37,14 @@ def test_the_native_op_and_its_fallback_give_the_same(monkeypatch: pytest.Monkey
     """And their tensors outlive the batch."""
     assert records_op.why_not_native() is None
     random = np.random.default_rng(0)
-    records = [random.bytes(size) for size in SIZES]
+    # around 23 bytes TensorFlow's strings begin to live outside of themselves
+    sizes = (0, 1, 22, 23, 24, 1000, 200_000)
+    records = [random.bytes(size) for size in sizes]
     batch = batch_of(records)
     native = records_op.to_tensor(batch)
     monkeypatch.setattr(records_op, "_load", lambda: (None, "not built"))
     fallback = records_op.to_tensor(batch)
-    ctypes.memset(int(batch.addresses[0]), 0, sum(SIZES))
+    ctypes.memset(int(batch.addresses[0]), 0, sum(sizes))
     assert native.dtype == fallback.dtype == tf.string
     assert native.numpy().tolist() == fallback.numpy().tolist() == records
     assert records_op.to_tensor(batch_of([])).shape == (0,)

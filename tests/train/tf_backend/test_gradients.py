@@ -201,8 +201,7 @@ def test_a_step_that_overflowed_in_the_reduction_is_not_taken(value: float) -> N
     assert np.isfinite(model.variables[0].numpy()).all()
 
 
-DROPOUT = 0.3
-UNITS = 4_000
+DROPOUT, UNITS = 0.3, 4_000
 
 
 class WithoutSeed(keras.layers.Layer):

@@ -189,7 +189,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_
 
 
 ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
-EPOCH_STEPS = 20  # of an epoch
+EPOCH_STEPS, LAST = 20, 40  # of an epoch, and the last of the trained run
 
 
 class Judge(Hooks):
@@ -244,9 +244,6 @@ def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_
     line = "epoch 2 was the best (validation accuracy 0.7500), but has no checkpoint; the result is that of epoch 1,"
     assert line in outcome.stderr
     assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": EPOCH_STEPS}
-
-
-LAST = 40
 
 
 def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None:
