@@ -257,16 +257,14 @@ def test_the_code_of_a_model_neither_ends_a_run_unnoticed_nor_prints_into_the_su
 
 OURS = "ringslice train"  # what lines of the training begin with; on a busy machine there are some within an epoch, too
 RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
-STARTS = {"horovod": ringslice, "ddp": torch_ringslice}
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("strategy", STARTS)
-def test_ranks_train(strategy: str, root: Path) -> None:
+@pytest.mark.parametrize(("strategy", "start"), [("horovod", ringslice), ("ddp", torch_ringslice)])
+def test_ranks_train(strategy: str, start: Callable[..., Finished], root: Path) -> None:
     """Standard output is the summary, and the status that of the first rank that failed. In a ring of n ranks, each
     sends and receives 2 (n - 1) / n of the gradient's bytes in a step.
     """
-    start: Callable[..., Finished] = STARTS[strategy]
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--max-steps", 3, "--json")
     finished = succeeded(start(*words, "--run", "one"))
     summary = json.loads(finished.stdout)

@@ -154,49 +154,44 @@ class SimulatedRing:
         raise AssertionError("the script does not come to an end")
 
 
-class Training:
+def training(seed: int, hang: tuple[int, str] | None, status: Status, rank: int) -> Script:
     """The phases of a training with seeded durations, a few of them slow; in ``hang`` a rank sleeps for ever."""
+    chance = random.Random(f"{seed} {rank}")
 
-    def __init__(self, seed: int, hang: tuple[int, str] | None = None) -> None:
-        self._seed, self._hang = seed, hang
+    def busy(phase: str, slow: float) -> Action:
+        if hang == (rank, phase):
+            return Action(seconds=1e9)
+        seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
+        return Action(seconds, cores=chance.uniform(0.4, 2))
 
-    def __call__(self, status: Status, rank: int) -> Script:
-        chance = random.Random(f"{self._seed} {rank}")
-
-        def busy(phase: str, slow: float) -> Action:
-            if self._hang == (rank, phase):
-                return Action(seconds=1e9)
-            seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
-            return Action(seconds, cores=chance.uniform(0.4, 2))
-
-        status.phase("gathering from all ranks")
-        yield MEET
-        status.local_phase("building the model")
-        yield busy("building the model", 0.5)
-        status.phase("waiting for rank 0")
-        yield MEET
-        for epoch in range(1, EPOCHS + 1):
-            for step in range(1, STEPS + 1):
-                status.phase(READING, epoch, step)
-                yield self._reading(READING, rank, chance)
-                status.phase("stepping")
-                yield busy("stepping", 0.1)
-                yield MEET
-            status.phase(f"{READING} test")
-            for _ in range(BATCHES):
-                yield self._reading(f"{READING} test", rank, chance)
-                status.local_phase("evaluating test")
-                yield busy("evaluating test", 0.2)
-                status.local_phase(f"{READING} test")
-            status.phase("summing over all ranks")
-            yield MEET
-            if rank == 0:
-                status.local_phase("waiting for the last checkpoint to be written")
-                yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
-            status.phase("waiting for rank 0")
-            yield MEET
-
-    def _reading(self, phase: str, rank: int, chance: random.Random) -> Action:
-        if self._hang == (rank, phase):
+    def reading(phase: str) -> Action:
+        if hang == (rank, phase):
             return Action(seconds=1e9, cores=0.6)  # as decoders or a JVM may use, of which no byte comes
         return Action(chance.choice([0.2, 0.5, 12]), cores=0.5, ticks_s=chance.uniform(1, 6))
+
+    status.phase("gathering from all ranks")
+    yield MEET
+    status.local_phase("building the model")
+    yield busy("building the model", 0.5)
+    status.phase("waiting for rank 0")
+    yield MEET
+    for epoch in range(1, EPOCHS + 1):
+        for step in range(1, STEPS + 1):
+            status.phase(READING, epoch, step)
+            yield reading(READING)
+            status.phase("stepping")
+            yield busy("stepping", 0.1)
+            yield MEET
+        status.phase(f"{READING} test")
+        for _ in range(BATCHES):
+            yield reading(f"{READING} test")
+            status.local_phase("evaluating test")
+            yield busy("evaluating test", 0.2)
+            status.local_phase(f"{READING} test")
+        status.phase("summing over all ranks")
+        yield MEET
+        if rank == 0:
+            status.local_phase("waiting for the last checkpoint to be written")
+            yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
+        status.phase("waiting for rank 0")
+        yield MEET
