@@ -67,9 +67,7 @@ class Reader:
         assert self._process.stdout.readline() == "begun\n", self._log.read_text()
 
     def resume(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        print(file=self._process.stdin, flush=True)
 
     def wait_for_line(self, line: str) -> None:
         wait_until(lambda: line in self._log.read_text(), message=self._log.read_text)
