@@ -91,10 +91,6 @@ def folder_of(place: Place, step: int) -> Path:
     return Path(place.path) / "checkpoints" / f"step-{step:08d}"
 
 
-def damage(place: Place, step: int, name: str = "model.safetensors") -> None:
-    flip_bit(folder_of(place, step) / name, -9)
-
-
 def restored(place: Place, staging: Place) -> tuple[int, Groups]:
     found = restore(place, staging)
     assert found is not None
@@ -230,7 +226,7 @@ def test_the_one_before_a_damaged_one_is_taken(
 ) -> None:
     write_some(place, staging, 10, 20, 30)
     for step, name in zip(bad, ("model.safetensors", "checkpoint.json"), strict=False):
-        damage(place, step, name)
+        flip_bit(folder_of(place, step) / name, -9)
     sound = [step for step in (10, 20, 30) if step not in bad]
     step, groups = restored(place, staging)
     assert step == sound[-1]
@@ -248,7 +244,7 @@ def test_the_one_before_a_damaged_one_is_taken(
 def test_where_all_are_damaged_nothing_is_removed(place: Place, staging: Place) -> None:
     write_some(place, staging, 10, 20)
     for step in (10, 20):
-        damage(place, step)
+        flip_bit(folder_of(place, step) / "model.safetensors", -9)
     with pytest.raises(DataError, match=r"step-00000020/model.safetensors is damaged.*no other checkpoint of"):
         restore(place, staging)
     assert steps(place) == [10, 20]
@@ -346,7 +342,7 @@ def test_old_ones_go_and_the_best_stays(place: Place, staging: Place) -> None:
     for step, score in ((10, 0.5), (20, 0.9), (30, 0.9), (40, None), (50, None), (60, 0.1)):
         write_some(place, staging, step, score=score)
     write(place, staging, 70, groups_of(70), {})
-    damage(place, 30, "checkpoint.json")
+    flip_bit(folder_of(place, 30) / "checkpoint.json", -9)
     for killed in (5, 80):
         folder_of(place, killed).mkdir()
         (folder_of(place, killed) / "model.safetensors").write_bytes(b"half")

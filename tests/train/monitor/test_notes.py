@@ -129,10 +129,6 @@ def notes_on(tmp_path: Path, client: CountingStore, clock: Clock, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def ranks_at(client: CountingStore, lowest: int) -> list[int]:
-    return [note.beat.rank for note in notes_of(client.get(scope(0), key(lowest)))]
-
-
 def test_the_lowest_living_rank_puts_the_note_of_its_host(
     notes_on: NotesOn, client: CountingStore, clock: Clock
 ) -> None:
@@ -140,10 +136,10 @@ def test_the_lowest_living_rank_puts_the_note_of_its_host(
     first.put(Note(beat(2, number=1)))
     second.put(Note(beat(3, number=1)))
     assert (first.is_reporter, second.is_reporter) == (True, False)
-    assert ranks_at(client, 2) == [2]
+    assert [note.beat.rank for note in notes_of(client.get(scope(0), key(2)))] == [2]
     clock.now += 1
     first.put(Note(beat(2, number=2)))
-    assert ranks_at(client, 2) == [2, 3]
+    assert [note.beat.rank for note in notes_of(client.get(scope(0), key(2)))] == [2, 3]
     clock.now += FRESH_S  # the first one hangs, or was killed
     second.put(Note(beat(3, number=9)))
     assert second.is_reporter

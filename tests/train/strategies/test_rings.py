@@ -109,7 +109,6 @@ def test_an_op_that_refuses_its_tensor_is_no_lost_rank() -> None:
         raise tf.errors.InvalidArgumentError(None, None, "Value for attr 'T' of bfloat16 is not in HorovodBroadcast's")
 
 
-TOTAL = 102
 Found = tuple[Position, list[float], list[Line]]
 
 
@@ -143,7 +142,7 @@ class ThreadElastic(Elastic):
 
 def position(step: int, epoch: int = 1) -> Position:
     """After so many steps of 2 examples on each of 3 ranks."""
-    reader = ReaderState("these", "train", 0, epoch, 16, ((0, TOTAL),), world_size=3, batch=2, taken=step)
+    reader = ReaderState("these", "train", 0, epoch, 16, ((0, 102),), world_size=3, batch=2, taken=step)
     return Position(step, reader, rolled_back=1)
 
 
