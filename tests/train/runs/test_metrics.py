@@ -170,10 +170,8 @@ def require_metrics(made: TrainedRun) -> None:
     """The epochs of the result are those of the lines and the sums of their steps; TensorBoard shows the same."""
     lines = metric_lines(made.folder)
     of_steps, history = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    epochs = [{**each, "kind": "epoch"} for each in made.read()["epochs"]]
-    assert [line | {"step": None, "time": None} for line in history] == [
-        each | {"step": None, "time": None} for each in epochs
-    ]
+    differs = {"kind": "epoch", "step": None, "time": None}
+    assert [line | differs for line in history] == [each | differs for each in made.read()["epochs"]]
     for epoch in history:
         steps = [line for line in of_steps if line["epoch"] == epoch["epoch"]]
         assert sum(step["examples"] for step in steps) == 300
