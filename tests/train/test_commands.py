@@ -108,14 +108,9 @@ def test_lines_of_horovodrun_are_kept_off() -> None:
     status, shown = shown_of(HOROVODRUN, HOROVOD_END.format(status=3))  # no rank reported why
     assert status == 3 and "RuntimeError" in shown and "rank 1 ended with status 3; above is what" in shown
     assert shown_of(HOROVODRUN, "ssh failed\n")[0] == 3
-
-
-NO_SSH = "Traceback:\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
-
-
-def test_hosts_that_ssh_does_not_reach_are_named() -> None:
+    unreachable = "Traceback:\nssh not successful for host a:\nssh: why\r\n\nssh not successful for host b:\n"
     line = "ringslice: error: --hosts: a, b (ssh: why). Make this work without a password: ssh HOST true\n"
-    assert shown_of(HOROVODRUN, NO_SSH) == (3, line)
+    assert shown_of(HOROVODRUN, unreachable) == (3, line)
 
 
 @pytest.mark.integration
@@ -268,16 +263,14 @@ def test_the_code_of_a_model_neither_ends_a_run_unnoticed_nor_prints_into_the_su
 
 OURS = "ringslice train"  # what lines of the training begin with; on a busy machine there are some within an epoch, too
 RING = 0.15  # more bytes than the gradient's: of what the ranks agree on, and of heads
-STARTS = {"horovod": ringslice, "ddp": torch_ringslice}
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("strategy", STARTS)
-def test_ranks_train(strategy: str, root: Path) -> None:
+@pytest.mark.parametrize(("strategy", "start"), [("horovod", ringslice), ("ddp", torch_ringslice)])
+def test_ranks_train(strategy: str, start: Callable[..., Finished], root: Path) -> None:
     """Standard output is the summary, and the status that of the first rank that failed. In a ring of n ranks, each
     sends and receives 2 (n - 1) / n of the gradient's bytes in a step.
     """
-    start: Callable[..., Finished] = STARTS[strategy]
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--max-steps", 3, "--json")
     finished = succeeded(start(*words, "--run", "one"))
     summary = json.loads(finished.stdout)
@@ -363,14 +356,12 @@ def test_the_literal_line_on_eight_ranks(root: Path) -> None:
     assert not (root / "runs/run-0001/_work").exists()
 
 
-LATE = 'test "$HOROVOD_RANK" = 0 || sleep 60; exec "$@"'  # of sh
-
-
 @pytest.mark.chaos
 def test_a_rank_that_comes_late_is_waited_for(root: Path) -> None:
     """Longer than for --stall-timeout: on a busy machine, TensorFlow is loaded for minutes."""
+    late = ("sh", "-c", 'test "$HOROVOD_RANK" = 0 || sleep 60; exec "$@"', "sh")
     words = ("train/main.py", "--data", root, "--model", "mlp", "--max-steps", 3, "--json")
-    output = json.loads(succeeded(horovodrun(2, "sh", "-c", LATE, "sh", *words)).stdout.partition(":")[2])
+    output = json.loads(succeeded(horovodrun(2, *late, *words)).stdout.partition(":")[2])
     assert (output["ranks"], output["steps"]) == (2, 3)
 
 

@@ -28,10 +28,15 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def test_a_copy_has_no_option_that_pytorch_refuses(checkpoint: Checkpoint, place: Place) -> None:
-    marker = convert(checkpoint, place).marker
-    assert marker["framework"] == "torch"
-    assert marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
+    """What a copy that failed has left is replaced."""
+    made = convert(checkpoint, place)
+    assert made.marker["framework"] == "torch"
+    assert made.marker["settings"] == checkpoint.marker["settings"] | {"compression": "none", "xla": False}
     assert [info.base_name for info in place.children()] == ["checkpoints"]
+    with pytest.raises(UsageError, match=r"--to .* already exists; give another name"):
+        convert(checkpoint, place)
+    (made.folder / "checkpoint.json").delete()
+    assert convert(checkpoint, place).marker == made.marker
 
 
 def test_updates_of_adam_are_counted_as_before() -> None:
@@ -44,14 +49,6 @@ def test_updates_of_adam_are_counted_as_before() -> None:
     groups = convert_to_torch("mlp", {"model": model, "optimizer": optimizer}, 6)
     assert {float(each) for name, each in groups["optimizer"].items() if name.startswith("step.")} == {18.0}
     assert convert_to_tensorflow("mlp", groups, 6)["optimizer"]["0000-iteration"] == 18
-
-
-def test_what_a_copy_that_failed_has_left_is_replaced(checkpoint: Checkpoint, place: Place) -> None:
-    made = convert(checkpoint, place)
-    with pytest.raises(UsageError, match=r"--to .* already exists; give another name"):
-        convert(checkpoint, place)
-    (made.folder / "checkpoint.json").delete()
-    assert convert(checkpoint, place).marker == made.marker
 
 
 def test_settings_that_pytorch_does_not_support_are_refused(tmp_path: Path, place: Place) -> None:

@@ -26,8 +26,7 @@ BATCH = 8
 def main(folder: str, reading: str) -> None:
     place = open_place(folder)
     manifest = Manifest.from_json((place / "manifest.json").read_json())
-    how = json.loads(reading)
-    reader = SplitReader(place, manifest, "train", ReaderOptions(**how))
+    reader = SplitReader(place, manifest, "train", ReaderOptions(**json.loads(reading)))
     batches = reader.batches(reader.order(0, 1), Steps(reader.total, 1, BATCH), 0)
     examples, raised = list[tuple[int, int]](), None
 

@@ -22,7 +22,6 @@ def beat(rank: int, **fields: object) -> Beat:
     return Beat(**{**of_process, **place, "count": 10, "alone": False, "idle_s": 46.0, **fields})  # type: ignore[arg-type]
 
 
-RANKS = 3
 TIMEOUTS = Timeouts(20.0)
 EPOCHS, STEPS, BATCHES = 2, 2, 2
 
@@ -46,16 +45,13 @@ class MemoryStore(KVStoreClient):
 
     def __init__(self) -> None:
         super().__init__("", 0)
-        self.notes: dict[tuple[str, str], dict[str, Any]] = {}
-        self.requests = 0
+        self.requests, self._notes = 0, dict[tuple[str, str], bytes]()
 
-    def put(self, scope: str, key: str, note: dict[str, Any]) -> None:
+    def _ask(self, method: str, scope: str, key: str, body: bytes | None = None) -> bytes | None:
         self.requests += 1
-        self.notes[scope, key] = note
-
-    def get(self, scope: str, key: str) -> dict[str, Any] | None:
-        self.requests += 1
-        return self.notes.get((scope, key))
+        if body is not None:
+            self._notes[scope, key] = body
+        return self._notes.get((scope, key))
 
 
 class MemoryBoard:
@@ -104,8 +100,8 @@ class SimulatedRank:
                 self.status.progress()
 
     def _begin_next(self) -> bool:
-        if self._action.is_collective and self._ring.is_waited_for(self.met):
-            return False
+        if self._action.is_collective and self._ring.arrived[self.met] < self._ring.size:
+            return False  # a rank has not come to it yet
         try:
             self._action = next(self._script)
         except StopIteration:
@@ -129,7 +125,7 @@ class SimulatedRing:
     """All ranks, and their time. With ``local`` that many ranks share a host and its board."""
 
     def __init__(
-        self, script: Callable[[Status, int], Script], size: int = RANKS, local: int = 0, timeouts: Timeouts = TIMEOUTS
+        self, script: Callable[[Status, int], Script], size: int = 3, local: int = 0, timeouts: Timeouts = TIMEOUTS
     ) -> None:
         self.now, self.size, self.store, self.timeouts = 1000.0, size, MemoryStore(), timeouts
         self.arrived = Counter[int]()  # ranks, by collective
@@ -140,10 +136,6 @@ class SimulatedRing:
 
     def clock(self) -> float:
         return self.now
-
-    def is_waited_for(self, meeting: int) -> bool:
-        """True if a rank has not come to this collective yet."""
-        return self.arrived[meeting] < self.size
 
     def run(self, limit_s: float, pauses: tuple[tuple[float, float], ...] = ()) -> Verdict | None:
         """The first verdict; None if all ranks come to their end. At each of ``pauses`` all stand still for so long."""
@@ -162,49 +154,44 @@ class SimulatedRing:
         raise AssertionError("the script does not come to an end")
 
 
-class Training:
+def training(seed: int, hang: tuple[int, str] | None, status: Status, rank: int) -> Script:
     """The phases of a training with seeded durations, a few of them slow; in ``hang`` a rank sleeps for ever."""
+    chance = random.Random(f"{seed} {rank}")
 
-    def __init__(self, seed: int, hang: tuple[int, str] | None = None) -> None:
-        self._seed, self._hang = seed, hang
+    def busy(phase: str, slow: float) -> Action:
+        if hang == (rank, phase):
+            return Action(seconds=1e9)
+        seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
+        return Action(seconds, cores=chance.uniform(0.4, 2))
 
-    def __call__(self, status: Status, rank: int) -> Script:
-        chance = random.Random(f"{self._seed} {rank}")
-
-        def busy(phase: str, slow: float) -> Action:
-            if self._hang == (rank, phase):
-                return Action(seconds=1e9)
-            seconds = chance.uniform(21, 80) if chance.random() < slow else chance.uniform(0.1, 2)
-            return Action(seconds, cores=chance.uniform(0.4, 2))
-
-        status.phase("gathering from all ranks")
-        yield MEET
-        status.local_phase("building the model")
-        yield busy("building the model", 0.5)
-        status.phase("waiting for rank 0")
-        yield MEET
-        for epoch in range(1, EPOCHS + 1):
-            for step in range(1, STEPS + 1):
-                status.phase(READING, epoch, step)
-                yield self._reading(READING, rank, chance)
-                status.phase("stepping")
-                yield busy("stepping", 0.1)
-                yield MEET
-            status.phase(f"{READING} test")
-            for _ in range(BATCHES):
-                yield self._reading(f"{READING} test", rank, chance)
-                status.local_phase("evaluating test")
-                yield busy("evaluating test", 0.2)
-                status.local_phase(f"{READING} test")
-            status.phase("summing over all ranks")
-            yield MEET
-            if rank == 0:
-                status.local_phase("waiting for the last checkpoint to be written")
-                yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
-            status.phase("waiting for rank 0")
-            yield MEET
-
-    def _reading(self, phase: str, rank: int, chance: random.Random) -> Action:
-        if self._hang == (rank, phase):
+    def reading(phase: str) -> Action:
+        if hang == (rank, phase):
             return Action(seconds=1e9, cores=0.6)  # as decoders or a JVM may use, of which no byte comes
         return Action(chance.choice([0.2, 0.5, 12]), cores=0.5, ticks_s=chance.uniform(1, 6))
+
+    status.phase("gathering from all ranks")
+    yield MEET
+    status.local_phase("building the model")
+    yield busy("building the model", 0.5)
+    status.phase("waiting for rank 0")
+    yield MEET
+    for epoch in range(1, EPOCHS + 1):
+        for step in range(1, STEPS + 1):
+            status.phase(READING, epoch, step)
+            yield reading(READING)
+            status.phase("stepping")
+            yield busy("stepping", 0.1)
+            yield MEET
+        status.phase(f"{READING} test")
+        for _ in range(BATCHES):
+            yield reading(f"{READING} test")
+            status.local_phase("evaluating test")
+            yield busy("evaluating test", 0.2)
+            status.local_phase(f"{READING} test")
+        status.phase("summing over all ranks")
+        yield MEET
+        if rank == 0:
+            status.local_phase("waiting for the last checkpoint to be written")
+            yield Action(chance.choice([1, 30, 60]), cores=0.02, ticks_s=chance.uniform(1, 8))
+        status.phase("waiting for rank 0")
+        yield MEET

@@ -17,13 +17,10 @@ class Alone(Horovod):
     """One process without a ring."""
 
     collective: Any
+    earlier: Run | None = None
 
     def __init__(self, earlier: Run | None = None) -> None:
-        self.collective, self._earlier = ThreadRank(Ring(1), 0), earlier
-
-    @property
-    def earlier(self) -> Run | None:
-        return self._earlier
+        self.collective, self.earlier = ThreadRank(Ring(1), 0), earlier
 
     def make_trainer(self, settings: Settings, manifest: Manifest) -> KerasTrainer:
         return KerasTrainer(settings, manifest, self.collective)

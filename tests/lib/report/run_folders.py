@@ -22,11 +22,6 @@ INPUT_S, WORK_S, LATE_WORK_S, REDUCE_S, OTHER_S = 0.002, 0.1, 0.15, 0.004, 0.001
 Line = dict[str, Any]
 
 
-def loss_of(step: int) -> float:
-    """Not a number in every 97th step."""
-    return math.nan if step % 97 == 0 else 2.3 / (1 + step / 100) + (step % 5) / 50
-
-
 def confusion(classes: int) -> list[list[int]]:
     """Of class i 20 or 30 examples, in turn: i % 7 are taken for the next class, and i % 3 for the one after it."""
     counts = [[0] * classes for _ in range(classes)]
@@ -118,8 +113,9 @@ class RunFolder:
         late = None if self.late is None else self.late - (step % 10 == 0)
         works = [LATE_WORK_S if each == late else WORK_S for each in range(ranks)]
         whole_s = INPUT_S + max(works) + REDUCE_S + OTHER_S
+        loss = math.nan if step % 97 == 0 else 2.3 / (1 + step / 100) + (step % 5) / 50
         seconds = INPUT_S, works[rank], max(works) - works[rank] + REDUCE_S, whole_s
-        return StepOfRank.of(step, 0.1 / (1 + step / 100), (64 * loss_of(step), 32, 64), seconds, self._stamp(step))
+        return StepOfRank.of(step, 0.1 / (1 + step / 100), (64 * loss, 32, 64), seconds, self._stamp(step))
 
     def _stamp(self, step: int) -> str:
         return (BEGAN + timedelta(seconds=step)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

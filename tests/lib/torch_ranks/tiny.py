@@ -110,18 +110,15 @@ def residual(shape: Shape, classes: int) -> nn.Module:
 class Interposed(nn.Module):
     """Has a pair of layers with something between them that is not a layer of theirs."""
 
-    def __init__(self, inputs: int, classes: int) -> None:
+    def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
+        inputs = shape[0] * shape[1] * shape[2]
         self.pair = nn.Sequential(nn.Linear(inputs, 33), nn.Linear(33, classes))
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        features = self.pair[0](features)
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        features = self.pair[0](pixels.flatten(1))
         logits: torch.Tensor = self.pair[1](features / features.norm(dim=1, keepdim=True))
         return logits
-
-
-def interposed(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), Interposed(shape[0] * shape[1] * shape[2], classes))
 
 
 class Hooked(nn.Tanh):

@@ -42,12 +42,6 @@ def gate() -> Iterator[Gate]:
     gate.opened.set()
 
 
-def in_background(work: object) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)  # type: ignore[arg-type]
-    thread.start()
-    return thread
-
-
 def test_it_is_written_while_the_caller_goes_on(place: Place, staging: Place, gate: Gate) -> None:
     """One at a time; the last one is there once it is finished."""
     saver = Saver(place, staging, keep=9, progress=gate)
@@ -63,7 +57,7 @@ def test_it_is_written_while_the_caller_goes_on(place: Place, staging: Place, ga
         saver.finish()
         ends.set()
 
-    in_background(submit_the_next)
+    threading.Thread(target=submit_the_next, daemon=True).start()
     assert not ends.wait(0.2)
     assert steps(place) == []
     gate.opened.set()
@@ -77,7 +71,7 @@ def test_it_is_written_while_the_caller_goes_on(place: Place, staging: Place, ga
 def test_a_score_is_added_once_its_checkpoint_is_written(place: Place, staging: Place, gate: Gate) -> None:
     saver = Saver(place, staging, keep=1, progress=gate)
     saver.submit(10, GROUPS, {"score": None})
-    in_background(lambda: saver.amend({"score": 0.5}))
+    threading.Thread(target=saver.amend, args=[{"score": 0.5}], daemon=True).start()
     assert gate.reached.wait(PATIENCE_S)
     assert steps(place) == []
     gate.opened.set()

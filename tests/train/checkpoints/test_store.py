@@ -31,13 +31,9 @@ def whole(arrays: Mapping[str, np.ndarray | np.generic]) -> bytes:
     return b"".join(pieces(arrays))
 
 
-def same(one: Arrays, two: Arrays) -> bool:
-    """Whether they hold the same names, dtypes, shapes and bytes."""
-    return one.keys() == two.keys() and all(
-        (one[name].dtype, one[name].shape, one[name].tobytes())
-        == (two[name].dtype, two[name].shape, two[name].tobytes())
-        for name in one
-    )
+def facts_of(arrays: Arrays) -> dict[str, tuple[object, ...]]:
+    """Names, dtypes, shapes and bytes."""
+    return {name: (each.dtype, each.shape, each.tobytes()) for name, each in arrays.items()}
 
 
 arrays_of_any_kind = st.dictionaries(
@@ -54,7 +50,7 @@ arrays_of_any_kind = st.dictionaries(
 @settings(max_examples=200)
 @given(arrays_of_any_kind)
 def test_arrays_come_back_bit_for_bit(arrays: Arrays) -> None:
-    assert same(parse(whole(arrays)), arrays)
+    assert facts_of(parse(whole(arrays))) == facts_of(arrays)
 
 
 def test_arrays_lie_where_their_type_may_be_read() -> None:
@@ -65,7 +61,7 @@ def test_arrays_lie_where_their_type_may_be_read() -> None:
     places = [data.index(f'"{name}"'.encode()) for name in "cdba"]
     assert places == sorted(places)
     big_endian = np.arange(3, dtype=">f4")
-    assert same(parse(whole({"a": big_endian})), {"a": np.arange(3, dtype=np.float32)})
+    assert facts_of(parse(whole({"a": big_endian}))) == facts_of({"a": np.arange(3, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, complex)])
@@ -95,10 +91,6 @@ def folder_of(place: Place, step: int) -> Path:
     return Path(place.path) / "checkpoints" / f"step-{step:08d}"
 
 
-def damage(place: Place, step: int, name: str = "model.safetensors") -> None:
-    flip_bit(folder_of(place, step) / name, -9)
-
-
 def restored(place: Place, staging: Place) -> tuple[int, Groups]:
     found = restore(place, staging)
     assert found is not None
@@ -108,8 +100,8 @@ def restored(place: Place, staging: Place) -> tuple[int, Groups]:
 
 def require_seed(groups: Groups, seed: int) -> None:
     """All arrays are those of this seed, not some of them."""
-    assert groups.keys() == groups_of(seed).keys()
-    assert all(same(groups[group], arrays) for group, arrays in groups_of(seed).items())
+    found, expected = ({name: facts_of(each) for name, each in some.items()} for some in (groups, groups_of(seed)))
+    assert found == expected
 
 
 def test_a_checkpoint_comes_back(place: Place, staging: Place) -> None:
@@ -123,7 +115,7 @@ def test_a_checkpoint_comes_back(place: Place, staging: Place) -> None:
     step, groups = restored(place, staging)
     assert (step, groups.pop("empty")) == (150, {})
     require_seed(groups, 1)
-    assert same(made.read("model"), groups_of(1)["model"])
+    assert facts_of(made.read("model")) == facts_of(groups_of(1)["model"])
     assert staging.children() == []
     with pytest.raises(UsageError, match="step-00000150 has no 'weights', it has model, optimizer, empty"):
         made.read("weights")
@@ -234,7 +226,7 @@ def test_the_one_before_a_damaged_one_is_taken(
 ) -> None:
     write_some(place, staging, 10, 20, 30)
     for step, name in zip(bad, ("model.safetensors", "checkpoint.json"), strict=False):
-        damage(place, step, name)
+        flip_bit(folder_of(place, step) / name, -9)
     sound = [step for step in (10, 20, 30) if step not in bad]
     step, groups = restored(place, staging)
     assert step == sound[-1]
@@ -252,7 +244,7 @@ def test_the_one_before_a_damaged_one_is_taken(
 def test_where_all_are_damaged_nothing_is_removed(place: Place, staging: Place) -> None:
     write_some(place, staging, 10, 20)
     for step in (10, 20):
-        damage(place, step)
+        flip_bit(folder_of(place, step) / "model.safetensors", -9)
     with pytest.raises(DataError, match=r"step-00000020/model.safetensors is damaged.*no other checkpoint of"):
         restore(place, staging)
     assert steps(place) == [10, 20]
@@ -350,7 +342,7 @@ def test_old_ones_go_and_the_best_stays(place: Place, staging: Place) -> None:
     for step, score in ((10, 0.5), (20, 0.9), (30, 0.9), (40, None), (50, None), (60, 0.1)):
         write_some(place, staging, step, score=score)
     write(place, staging, 70, groups_of(70), {})
-    damage(place, 30, "checkpoint.json")
+    flip_bit(folder_of(place, 30) / "checkpoint.json", -9)
     for killed in (5, 80):
         folder_of(place, killed).mkdir()
         (folder_of(place, killed) / "model.safetensors").write_bytes(b"half")

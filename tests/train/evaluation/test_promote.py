@@ -25,8 +25,6 @@ from train.evaluation.comparison import EXACT_BELOW, Answers, Comparison, Rules,
 from train.evaluation.trained import find_trained
 from train.runs.folder import find_dataset
 
-CLASSES = [*"abcde"]
-
 
 def test_p_values_are_those_of_scipy() -> None:
     for pairs in range(60):
@@ -61,17 +59,17 @@ def test_each_rule() -> None:
 
 
 def test_the_class_that_loses_most_is_named() -> None:
-    labels = np.array([0] * 10 + [1] * 4 + [2] * 6)
+    classes, labels = [*"abcde"], np.array([0] * 10 + [1] * 4 + [2] * 6)
     keys = np.array([b"%d" % number for number in range(20)], object)
     champion = np.where(np.arange(20) < 6, 3, labels)
     candidate = np.where(np.arange(20) == 12, 3, labels)
-    found = compare(Answers(keys, labels, candidate), Answers(keys, labels, champion), CLASSES)
+    found = compare(Answers(keys, labels, candidate), Answers(keys, labels, champion), classes)
     assert (found.only_candidate, found.only_champion) == (6, 1)
     assert (found.dropped_class, found.class_drop) == ("b", 0.25)
     same = Answers(keys, labels, candidate)
-    assert (compare(same, same, CLASSES).dropped_class, compare(same, same, CLASSES).class_drop) == ("", 0)
+    assert (compare(same, same, classes).dropped_class, compare(same, same, classes).class_drop) == ("", 0)
     with pytest.raises(EnvironmentFailure, match="different examples"):
-        compare(Answers(keys[::-1], labels, candidate), Answers(keys, labels, champion), CLASSES)
+        compare(Answers(keys[::-1], labels, candidate), Answers(keys, labels, champion), classes)
 
 
 NIGHT = ("--name", "night-2")
@@ -227,8 +225,7 @@ def test_what_cannot_be_compared(mine: TrainedRun) -> None:
     failed(promote_here(*words, "--split", "none"), 2, "has only train, validation, test; give another --split")
     assert not (mine.root / "models").exists()
     promote(mine, "mine", "--name", "default")
-    training = ("--model", MODEL, "--crop", 20, "--batch", 15, "--max-steps", 2)
-    succeeded(train_here("--data", mine.root, "--name", "apart", "--run", "apart", *training))
+    succeeded(train_here(*words[:2], "--name", "apart", "--run", "apart", *RECIPE, "--max-steps", 2))
     failed(promote_here(*words[:2], "apart", "--name", "apart"), 2, "split there; give --name default, or remove")
 
 

@@ -129,10 +129,6 @@ def notes_on(tmp_path: Path, client: CountingStore, clock: Clock, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def ranks_at(client: CountingStore, lowest: int) -> list[int]:
-    return [note.beat.rank for note in notes_of(client.get(scope(0), key(lowest)))]
-
-
 def test_the_lowest_living_rank_puts_the_note_of_its_host(
     notes_on: NotesOn, client: CountingStore, clock: Clock
 ) -> None:
@@ -140,10 +136,10 @@ def test_the_lowest_living_rank_puts_the_note_of_its_host(
     first.put(Note(beat(2, number=1)))
     second.put(Note(beat(3, number=1)))
     assert (first.is_reporter, second.is_reporter) == (True, False)
-    assert ranks_at(client, 2) == [2]
+    assert [note.beat.rank for note in notes_of(client.get(scope(0), key(2)))] == [2]
     clock.now += 1
     first.put(Note(beat(2, number=2)))
-    assert ranks_at(client, 2) == [2, 3]
+    assert [note.beat.rank for note in notes_of(client.get(scope(0), key(2)))] == [2, 3]
     clock.now += FRESH_S  # the first one hangs, or was killed
     second.put(Note(beat(3, number=9)))
     assert second.is_reporter
@@ -169,7 +165,7 @@ def test_a_watchdogs_note_is_put_by_another_rank(notes_on: NotesOn, client: Coun
     assert peers.exit_notices == {2: ExitNotice(3, "killed")}
 
 
-def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, client: CountingStore) -> None:
+def test_the_ranks_of_a_host_need_no_store_for_notes_and_verdicts(notes_on: NotesOn, client: CountingStore) -> None:
     first, second, other = notes_on("a"), notes_on("a"), notes_on("b")
     other.put(Note(beat(2)))
     first.put(Note(beat(0)))
@@ -180,6 +176,15 @@ def test_the_ranks_of_a_host_need_no_store_to_see_each_other(notes_on: NotesOn, 
     assert (sorted(peers.notes), client.requests) == ([0], 0)
     peers.look(lambda: True)
     assert (sorted(peers.notes), client.requests) == ([0, 2], 2)  # of rank 3 there is nothing
+    assert first.verdict(0, asks=True) is None
+    verdict = Verdict(2, (1,), "late", (0,))
+    Peers(other, 2, SIZE, 0).judge(verdict)
+    assert second.verdict(0, asks=False) is None
+    assert Peers(first, 0, SIZE, 0).verdict() == verdict
+    client.requests = 0
+    assert second.verdict(0, asks=False) == verdict
+    assert client.requests == 0
+    assert Peers(first, 0, SIZE, 1).verdict() is None
 
 
 def test_the_hosts_of_a_large_ring_take_turns(notes_on: NotesOn, client: CountingStore, clock: Clock) -> None:
@@ -216,19 +221,6 @@ def test_exit_notices_that_are_put_at_the_same_time_are_all_read(
     first.put(Note(beat(0), "", ExitNotice(3)), at_once=True)
     found = notes_of(client.get(scope(0), key(0)))
     assert [note.beat.rank for note in found if note.exit_notice is not None] == [0, 1]
-
-
-def test_a_verdict_comes_to_all_ranks_of_a_host(notes_on: NotesOn, client: CountingStore) -> None:
-    first, second, judge = notes_on("a"), notes_on("a"), notes_on("b")
-    assert first.verdict(0, asks=True) is None
-    verdict = Verdict(2, (1,), "late", (0,))
-    Peers(judge, 2, SIZE, 0).judge(verdict)
-    assert second.verdict(0, asks=False) is None
-    assert Peers(first, 0, SIZE, 0).verdict() == verdict
-    client.requests = 0
-    assert second.verdict(0, asks=False) == verdict
-    assert client.requests == 0
-    assert Peers(first, 0, SIZE, 1).verdict() is None
 
 
 def test_what_a_job_that_was_killed_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

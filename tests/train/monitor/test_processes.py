@@ -8,23 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, environment, failed, run, wait_until
+from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, failed, run, wait_until
 from tests.lib.ranks.running import marked, started
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
+from train.monitor.kv_store import KVStoreClient
 from train.monitor.watchdog_process import start_guard
 
 pytestmark = pytest.mark.integration
 
 SCRIPT = "tests/lib/ranks/watched_ring.py"
 RANKS, FAILING, TIMEOUT_S = 3, 1, 6.0
+LAUNCHED = (*HOROVODRUN, "-np", RANKS, SCRIPT)
 READING = rf"reading {SLICE} at offset [\d,]+"
-STEP = rf"epoch 1, step \d+, {READING}"
 RANK = r"\[\d\]<stderr>:ringslice: error: rank 1 on \S+"
 
 FAILURES = {
@@ -44,27 +46,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     wait_until(lambda: not marked(str(tmp_path)))
 
 
-def launch_words(folder: Path, kind: str) -> list[str]:
-    words = (*HOROVODRUN, "-np", RANKS, SCRIPT, folder, TIMEOUT_S, FAILING, kind)
-    return [str(word) for word in words]
-
-
-def start(*words: object, **variables: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [str(word) for word in words],
-        cwd=REPOSITORY,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def first_line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
 def messages(text: str) -> list[str]:
     return [line for line in text.splitlines() if "ringslice:" in line]
 
@@ -73,7 +54,7 @@ def messages(text: str) -> list[str]:
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_rank_that_fails_ends_all_with_one_line(kind: str, folder: Path) -> None:
     """The log of the failed rank has where it was, if that rank could still write."""
-    result = run(*launch_words(folder, kind), MARK=str(folder))
+    result = run(*LAUNCHED, folder, TIMEOUT_S, FAILING, kind, MARK=str(folder))
     assert result.returncode != 0
     [line] = messages(result.stderr)
     assert re.fullmatch(FAILURES[kind], line)
@@ -118,19 +99,21 @@ def test_a_rank_ends_whatever_its_main_thread_does(words: list[str], status: int
     assert re.fullmatch(f"ringslice: error: {line}\n", result.stderr)
 
 
-UNRANKED = """
-import sys, time
+COMMAND = """
+import os, signal, sys, time
 import click
 from etl.errors import DataError
 from train.monitor.rank_process import run_rank, with_monitor
 
 @click.command()
-@click.argument("fails", type=bool)
+@click.argument("kind")
 @with_monitor
-def command(monitor, fails):
+def command(monitor, kind):
+    if kind == "early":
+        os.kill(os.getpid(), signal.SIGTERM)
     monitor.start(5)
     monitor.phase("stepping", 1, 2)
-    if fails:
+    if kind == "fails":
         raise DataError("it is damaged")
     print("here", flush=True)
     while True:  # a signal ends no main thread
@@ -140,22 +123,34 @@ run_rank(command, "alone", "run it again")
 """
 
 
-def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line_and_reports_where_it_failed() -> None:
+def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line_and_reports_where_it_failed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     for number in (signal.SIGINT, signal.SIGTERM):
-        with start(sys.executable, "-c", UNRANKED, "no") as process:
-            first_line(process)
+        with started(sys.executable, "-c", COMMAND, "waits", log=log) as process:
+            wait_until(log.read_text, process)
             process.send_signal(number)
-            _, result = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, result) == (130, "ringslice: interrupted; run it again\n")
+            assert process.wait(PATIENCE_S) == 130, log.read_text()
+        assert log.read_text() == "here\nringslice: interrupted; run it again\n"
     line = "ringslice: error: epoch 1, step 2 (stepping): it is damaged"
-    failed(run(sys.executable, "-c", UNRANKED, "yes"), 1, line)
+    failed(run(sys.executable, "-c", COMMAND, "fails"), 1, line)
+
+
+@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
+def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, client: KVStoreClient) -> None:
+    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": client.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(client.port)}
+    result = run(sys.executable, "-c", COMMAND, "early", HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
+    assert (result.returncode, result.stderr) == (130, line)
+    note = client.get("ringslice-0", f"beat-{rank}")
+    assert note is not None
+    assert note["ranks"][0]["exit_notice"]["status"] == 130
 
 
 def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) -> None:
     def step() -> int:
         return max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
 
-    with started(*launch_words(folder, "none"), log=folder / "log", MARK=str(folder)) as launcher:
+    words = (*LAUNCHED, folder, TIMEOUT_S, FAILING, "none")
+    with started(*words, log=folder / "log", MARK=str(folder)) as launcher:
         wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
         processes = marked(str(folder))
         for process in processes:
@@ -173,21 +168,24 @@ def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) 
 def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path, server: RendezvousServer) -> None:
     """Each rank without a launcher that would end the others; its store is there."""
     store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port)}
+    store["HOROVOD_SIZE"] = str(RANKS)
     words = (sys.executable, SCRIPT, folder, TIMEOUT_S, FAILING, "sleeps", "--elastic")
-    ranks = [
-        start(*words, MARK=str(folder), HOROVOD_RANK=str(rank), HOROVOD_SIZE=str(RANKS), **store)
-        for rank in range(RANKS)
-    ]
-    _, result = ranks[FAILING].communicate(timeout=PATIENCE_S)
-    [line] = messages(result)
-    assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ is late: {STEP}, .*; it ends, the others go on", line)
-    assert ranks[FAILING].returncode == 3
-    ranks[2].send_signal(signal.SIGTERM)  # its host is taken away
-    assert ranks[2].communicate(timeout=PATIENCE_S)[1] == ""
-    assert ranks[2].returncode == 130
-    assert ranks[0].poll() is None
-    ranks[0].kill()
-    ranks[0].communicate()
+    logs = [folder / f"{rank}.log" for rank in range(RANKS)]
+    with ExitStack() as ends:
+        ranks = [
+            ends.enter_context(started(*words, log=log, MARK=str(folder), HOROVOD_RANK=str(rank), **store))
+            for rank, log in enumerate(logs)
+        ]
+        assert ranks[FAILING].wait(PATIENCE_S) == 3
+        [line] = messages(logs[FAILING].read_text())
+        late = rf"is late: epoch 1, step \d+, {READING}, .*; it ends, the others go on"
+        assert re.fullmatch(rf"ringslice: error: rank 1 on \S+ {late}", line)
+        ranks[2].send_signal(signal.SIGTERM)  # its host is taken away
+        assert ranks[2].wait(PATIENCE_S) == 130
+        assert logs[2].read_text() == ""
+        assert ranks[0].poll() is None
+        ranks[0].kill()
+        wait_until(lambda: not marked(str(folder)))  # its guard ends by itself
 
 
 FEEDING = """
@@ -204,35 +202,36 @@ while True:
 
 
 def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
-    """Also after a line that is too long for the pipe."""
-    first = 'guard.feed("long line" * 1000, {"path": "x" * 9000}, 1000, False)\n'
+    """Also after a line and a note that are too long for the pipe."""
+    first = 'guard.feed("long line" * 10_000, {"path": "x" * 90_000}, 1000, False)\n'
     stops = "    import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
     usual = 'guard.feed("it fell silent", None, SILENCE_S, False)\n'
-    finished = run(sys.executable, "-c", FEEDING.replace(usual, first, 1) + stops, 0.5)
+    finished = run(sys.executable, "-c", FEEDING.replace(usual, first, 1) + stops, 0.5, timeout_s=PATIENCE_S)
     assert (finished.returncode, finished.stderr) == (-signal.SIGKILL, "it fell silent\n")
 
 
-def test_it_hands_sigterm_on_but_not_ctrl_c_and_ends_with_its_rank_silently() -> None:
-    with start(sys.executable, "-c", FEEDING, 10 * PATIENCE_S) as rank:
-        guard = Process.find(int(first_line(rank)))
+def test_it_hands_sigterm_on_but_not_ctrl_c_and_ends_with_its_rank_silently(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with started(sys.executable, "-c", FEEDING, 10 * PATIENCE_S, log=log) as rank:
+        wait_until(lambda: log.read_text().endswith("\n"), rank)
+        guard = Process.find(int(log.read_text()))
         assert guard is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             guard.send(number)
-        _, errors = rank.communicate(timeout=PATIENCE_S)
+        assert rank.wait(PATIENCE_S) == -signal.SIGTERM
         wait_until(lambda: not guard.lives)
-    assert (rank.returncode, errors) == (-signal.SIGTERM, "")
+    assert log.read_text() == f"{guard.pid}\n"
 
 
 def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:
     """As if its rank is gone, and another process has the number now."""
     reading, writing = os.pipe()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as other:
+    with started(sys.executable, "-c", "import time; time.sleep(1000)", log=tmp_path / "log") as other:
         words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/monitor/watchdog_process.py"), str(other.pid)]
         guard = subprocess.Popen(words, stdin=reading, cwd=tmp_path)
         os.write(writing, b'{"line": "killed", "silence_s": 0.1, "note": null}\n')
         assert guard.wait(PATIENCE_S) == 0
         assert other.poll() is None
-        other.kill()
     os.close(reading)
     os.close(writing)
 

@@ -4,11 +4,12 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
 
-from tests.lib.ranks.simulated_ring import MEET, TIMEOUTS, Action, Script, SimulatedRing, Training, beat
+from tests.lib.ranks.simulated_ring import MEET, TIMEOUTS, Action, Script, SimulatedRing, beat, training
 from tests.train.monitor.conftest import Clock
 from train.monitor.heartbeat import GAP_S, OUT, READING, Beat, Status
 from train.monitor.notes import Verdict
@@ -94,31 +95,27 @@ def test_late_is_for_whom_the_others_wait(beats: list[Beat], silent_s: dict[int,
 
 
 RUNS, LIMIT_S = 10, 4000.0
-HANGS = ("building the model", READING, f"{READING} test", "evaluating test")
 
 
 def run_slowly(seed: int) -> Verdict | None:
     """A training with slow builds, steps, evaluations and checkpoints, and pauses of the whole machine."""
     chance = random.Random(seed)
     pauses = tuple((at, chance.uniform(10, 300)) for at in sorted(chance.uniform(5, 250) for _ in range(2)))
-    return SimulatedRing(Training(seed)).run(LIMIT_S, pauses)
+    return SimulatedRing(partial(training, seed, None)).run(LIMIT_S, pauses)
 
 
-def test_slow_runs_raise_no_alarm() -> None:
+def test_slow_runs_raise_no_alarm_but_do_without_samples_of_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latter is the negative control."""
     alarms = {seed: verdict.line for seed in range(RUNS) if (verdict := run_slowly(seed)) is not None}
     assert alarms == {}
-
-
-def test_without_samples_of_cpu_time_the_same_runs_raise_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
     monkeypatch.setattr(Status, "sample", lambda status, limit_s: None)
     assert sum(run_slowly(seed) is not None for seed in range(RUNS)) > RUNS / 2
 
 
-@pytest.mark.parametrize("phase", HANGS)
+@pytest.mark.parametrize("phase", ["building the model", READING, f"{READING} test", "evaluating test"])
 def test_a_rank_that_hangs_is_named_in_time(phase: str) -> None:
     for rank in range(3):
-        ring = SimulatedRing(Training(rank, (rank, phase)))
+        ring = SimulatedRing(partial(training, rank, (rank, phase)))
         verdict = ring.run(LIMIT_S)
         assert verdict is not None
         assert verdict.late == (rank,)
@@ -133,8 +130,8 @@ def test_on_many_hosts_slow_runs_raise_no_alarm_and_a_rank_that_hangs_is_named(m
     for module in ("host_notes", "stall_detector"):
         monkeypatch.setattr(f"train.monitor.{module}.REQUESTS_PER_S", 1.0)
     for seed in range(2):
-        assert SimulatedRing(Training(seed), 20).run(LIMIT_S, ((50, 100), (200, 30))) is None
-    ring = SimulatedRing(Training(1, (13, READING)), 20)
+        assert SimulatedRing(partial(training, seed, None), 20).run(LIMIT_S, ((50, 100), (200, 30))) is None
+    ring = SimulatedRing(partial(training, 1, (13, READING)), 20)
     verdict = ring.run(LIMIT_S)
     assert verdict is not None
     assert verdict.late == (13,)

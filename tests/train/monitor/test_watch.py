@@ -4,18 +4,17 @@ import faulthandler
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import Place, open_place
-from tests.lib.commands import run, wait_until
+from tests.lib.commands import wait_until
 from tests.lib.faults import Fault, FaultyFilesystem
 from tests.lib.ranks.simulated_ring import beat
 from tests.train.monitor.conftest import Clock
@@ -29,91 +28,49 @@ from train.monitor.stall_detector import Timeouts
 from train.monitor.watch import LOADING_FACTOR, Watch
 from train.monitor.watchdog_process import Guard
 
-SIZE = 4
+
+def watch_of(client: KVStoreClient, elastic: bool = False) -> Watch:
+    """That of rank 0 of four."""
+    status = Status()
+    status.joined(0, 4)
+    return Watch(status, RunLog(), HostNotes(client), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
 
 
-def put_note(client: KVStoreClient, rank: int, exit_notice: ExitNotice | None = None, **fields: object) -> None:
-    Note(beat(rank, **fields), "", exit_notice).put_into(client)
-
-
-@pytest.fixture
-def watch_of(client: KVStoreClient) -> Callable[..., Watch]:
-    def make(elastic: bool = False) -> Watch:
-        status = Status()
-        status.joined(0, SIZE)
-        return Watch(status, RunLog(), HostNotes(client), timeouts=Timeouts(45), remedy="go on", elastic=elastic)
-
-    return make
-
-
-def test_a_rank_that_failed_has_reported_it(client: KVStoreClient, watch_of: Callable[..., Watch]) -> None:
-    put_note(client, 3, ExitNotice(1, "ringslice: error: it failed"))
-    assert watch_of().peer_lost().is_reported
+def test_a_rank_that_failed_has_reported_it(client: KVStoreClient) -> None:
+    Note(beat(3), "", ExitNotice(1, "ringslice: error: it failed")).put_into(client)
+    assert watch_of(client).peer_lost().is_reported
 
 
 @pytest.mark.parametrize("left", [[], [2]])
 def test_an_elastic_ring_sees_who_has_left_and_goes_on(
-    left: list[int], client: KVStoreClient, watch_of: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+    left: list[int], client: KVStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waits, the others send beats."""
     numbers = count()
 
     def send_beats(_: float) -> None:
         for rank in {1, 2, 3} - {*left}:
-            put_note(client, rank, number=next(numbers))
+            Note(beat(rank, number=next(numbers))).put_into(client)
 
     monkeypatch.setattr(exit_reporter, "time", SimpleNamespace(monotonic=time.monotonic, sleep=send_beats))
     for rank in left:
-        put_note(client, rank, ExitNotice(130))
-    watch = watch_of(elastic=True)
+        Note(beat(rank), "", ExitNotice(130)).put_into(client)
+    watch = watch_of(client, elastic=True)
     found, _ = watch._lost(watch._status.beat())
     assert [(each.rank, each.status) for each in found] == [(rank, 130) for rank in left]
     assert client.get("ringslice-0", "beat-0") is None
 
 
-INTERRUPTED_EARLY = """
-import os, signal
-import click
-from train.monitor.rank_process import run_rank
-
-@click.command()
-def command():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-run_rank(command, "early", "run it again")
-"""
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(("rank", "line"), [(0, "ringslice: interrupted; run it again\n"), (1, "")])
-def test_an_interrupt_before_the_watch_leaves_an_exit_notice(rank: int, line: str, client: KVStoreClient) -> None:
-    store = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": client.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(client.port)}
-    result = run(sys.executable, "-c", INTERRUPTED_EARLY, HOROVOD_RANK=str(rank), HOROVOD_SIZE="2", variables=store)
-    assert (result.returncode, result.stderr) == (130, line)
-    note = client.get("ringslice-0", f"beat-{rank}")
-    assert note is not None
-    assert note["ranks"][0]["exit_notice"]["status"] == 130
-
-
-class NotedGuard(Guard):
-    """Notes the limits that the watch gives, in place of a process."""
-
-    def __init__(self) -> None:
-        self.silence_s, self.limits_s = 4.0, list[float]()
-
-    def feed(self, line: str, last_note: object, silence_s: float, computes: bool) -> None:
-        self.limits_s.append(silence_s)
-
-
 def test_the_guard_waits_longer_until_the_first_phase() -> None:
     """While large libraries are loaded."""
     for phase, limit_s in (("", LOADING_FACTOR * 4.0), ("building the model", 4.0)):
-        status, guard = Status(), NotedGuard()
+        status, guard = Status(), mock.Mock(Guard, silence_s=4.0)
         if phase:
             status.phase(phase)
         watch = Watch(status, RunLog(), guard=guard, timeouts=Timeouts(6), remedy="go on")
         watch._look_round(status.beat(), None)
-        assert guard.limits_s == [limit_s]
+        [fed] = guard.feed.call_args_list
+        assert fed.args[2] == limit_s
 
 
 @pytest.mark.parametrize(

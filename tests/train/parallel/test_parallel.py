@@ -37,17 +37,10 @@ def test_a_cluster_that_is_not_of_workers_alone_is_refused(roles: object) -> Non
         require_workers(json.dumps({"cluster": roles, "task": TASK}))
 
 
-CHIEF_TASK = {"type": "chief", "index": 0}
 SERVED = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 WORKERS = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": TASK})
 BESIDE_SERVERS = json.dumps({"cluster": SERVED, "task": TASK})
 OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
-
-
-def test_a_process_beside_servers_knows_its_role() -> None:
-    for own in (CHIEF_TASK, TASK):
-        task = require_servers(json.dumps({"cluster": SERVED, "task": own}))
-        assert (task.role, task.index, task.cluster["worker"]) == (own["type"], own["index"], ["b:1", "c:1"])
 
 
 @pytest.mark.parametrize(
@@ -74,48 +67,43 @@ def test_a_strategy_that_does_not_fit_its_launcher_is_refused(
 
 @pytest.mark.parametrize("changes", [{"ps": []}, {"ps": ["b:1"]}, {"evaluator": ["e:1"]}, {"worker": ["b:1"]}], ids=str)
 def test_clusters_without_a_chief_workers_and_servers_are_refused(changes: dict[str, object]) -> None:
+    for own in ({"type": "chief", "index": 0}, TASK):
+        task = require_servers(json.dumps({"cluster": SERVED, "task": own}))
+        assert (task.role, task.index, task.cluster["worker"]) == (own["type"], own["index"], ["b:1", "c:1"])
     with pytest.raises(UsageError, match="names no chief, workers and ps HOST:PORT with this process among them"):
         require_servers(json.dumps({"cluster": {**SERVED, **changes}, "task": TASK}))
 
 
+# the CPUs of each CPU's core, and those of each socket
+Machine = tuple[Mapping[int, Sequence[int]], Mapping[int, str]]
 # 2 sockets x 4 cores x 2 threads, as Linux numbers them: first threads first, socket by socket
-SERVER = {cpu: [cpu % 8, cpu % 8 + 8] for cpu in range(16)}
-SOCKETS = {0: "0-3,8-11", 1: "4-7,12-15"}
+SERVER: Machine = {cpu: [cpu % 8, cpu % 8 + 8] for cpu in range(16)}, {0: "0-3,8-11", 1: "4-7,12-15"}
 # the same, where neighbours alternate between the sockets, and the threads of a core are neighbours
-ALTERNATING = {cpu: [cpu // 2 * 2, cpu // 2 * 2 + 1] for cpu in range(16)}
-ALTERNATING_SOCKETS = {0: "0-1,4-5,8-9,12-13", 1: "2-3,6-7,10-11,14-15"}
-
-
-def described(folder: Path, siblings: Mapping[int, Sequence[int]], nodes: Mapping[int, str]) -> Path:
-    """These CPUs, as the kernel describes them in /sys/devices/system."""
-    for cpu, of_core in siblings.items():
-        (folder / f"cpu/cpu{cpu}/topology").mkdir(parents=True)
-        (folder / f"cpu/cpu{cpu}/topology/thread_siblings_list").write_text(",".join(map(str, of_core)) + "\n")
-    for node, cpus in nodes.items():
-        (folder / f"node/node{node}").mkdir(parents=True)
-        (folder / f"node/node{node}/cpulist").write_text(cpus + "\n")
-    return folder
+ALTERNATING = {cpu: [cpu & ~1, cpu | 1] for cpu in range(16)}, {0: "0-1,4-5,8-9,12-13", 1: "2-3,6-7,10-11,14-15"}
 
 
 @pytest.mark.parametrize(
-    ("siblings", "nodes", "allowed", "shares"),
+    ("machine", "allowed", "shares"),
     [
-        (SERVER, SOCKETS, range(16), [[0, 1, 8, 9], [2, 3, 4, 10, 11, 12], [5, 6, 7, 13, 14, 15]]),
-        (SERVER, SOCKETS, range(2, 8), [[2, 3, 4], [5, 6, 7]]),  # a cpuset of one thread per core
-        (SERVER, SOCKETS, [3, 8, 11], [[8], [3, 11]]),
-        (SERVER, SOCKETS, [0, 8], [[0], [8], [0]]),
-        (ALTERNATING, ALTERNATING_SOCKETS, range(16), [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
-        ({}, {}, range(4), [[0, 1], [2, 3]]),  # a container without /sys
+        (SERVER, range(16), [[0, 1, 8, 9], [2, 3, 4, 10, 11, 12], [5, 6, 7, 13, 14, 15]]),
+        (SERVER, range(2, 8), [[2, 3, 4], [5, 6, 7]]),  # a cpuset of one thread per core
+        (SERVER, [3, 8, 11], [[8], [3, 11]]),
+        (SERVER, [0, 8], [[0], [8], [0]]),
+        (ALTERNATING, range(16), [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
+        (({}, {}), range(4), [[0, 1], [2, 3]]),  # a container without /sys
     ],
 )
 def test_ranks_have_whole_cores_of_one_socket(
-    siblings: Mapping[int, Sequence[int]],
-    nodes: Mapping[int, str],
-    allowed: Sequence[int],
-    shares: list[list[int]],
-    tmp_path: Path,
+    machine: Machine, allowed: Sequence[int], shares: list[list[int]], tmp_path: Path
 ) -> None:
-    cores = physical_cores(allowed, described(tmp_path, siblings, nodes))
+    """As the kernel describes them in /sys/devices/system."""
+    for cpu, of_core in machine[0].items():
+        (tmp_path / f"cpu/cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu/cpu{cpu}/topology/thread_siblings_list").write_text(",".join(map(str, of_core)) + "\n")
+    for node, cpus in machine[1].items():
+        (tmp_path / f"node/node{node}").mkdir(parents=True)
+        (tmp_path / f"node/node{node}/cpulist").write_text(cpus + "\n")
+    cores = physical_cores(allowed, tmp_path)
     assert [share_cores(cores, rank, len(shares)) for rank in range(len(shares))] == shares
 
 
@@ -151,6 +139,7 @@ def test_the_payload_of_open_connections_is_counted() -> None:
         client.close()
         peer.close()
         assert transferred(before, tcp_counters()) == (0, 0)
+    assert transferred({1: (10, 20), 2: (5, 5)}, {1: (11, 22), 3: (100, 200)}) == (101, 202)  # 3 is a new one
 
 
 def test_what_a_busy_peer_has_not_taken_yet_is_sent() -> None:
@@ -161,7 +150,3 @@ def test_what_a_busy_peer_has_not_taken_yet_is_sent() -> None:
             while True:
                 written += client.send(bytes(SIZE))
         assert usage_since(before).sent_bytes == written > 0
-
-
-def test_a_new_connection_counts_from_its_start() -> None:
-    assert transferred({1: (10, 20), 2: (5, 5)}, {1: (11, 22), 3: (100, 200)}) == (101, 202)

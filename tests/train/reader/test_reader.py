@@ -37,16 +37,6 @@ def open_reader(folder: Path, **how: object) -> SplitReader:
     return SplitReader(open_place(str(folder)), read_manifest(folder), "train", ReaderOptions(**how))  # type: ignore[arg-type]
 
 
-def keys_of(batches: Iterable[RecordBatch]) -> list[str]:
-    """The keys of these batches' examples, repeats left out."""
-    return [
-        parse(example).key
-        for batch in batches
-        for example, weight in zip(batch.examples(), batch.weights, strict=True)
-        if weight
-    ]
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("lanes", [1, 9])
 def test_any_ranks_resume_with_what_is_left_and_the_same_with_the_same_batches(digits_root: Path, lanes: int) -> None:
@@ -60,7 +50,12 @@ def test_any_ranks_resume_with_what_is_left_and_the_same_with_the_same_batches(d
         for rank in range(world_size):
             batches = list(reader.batches(order, state.steps, rank, state.left))
             assert [len(each.examples()) for each in batches] == [batch] * state.steps.number
-            keys += keys_of(batches[:step])
+            keys += [
+                parse(example).key
+                for each in batches[:step]
+                for example, weight in zip(each.examples(), each.weights, strict=True)
+                if weight
+            ]
             for first in range(state.steps.number + 1):
                 rest = reader.batches(order, state.steps, rank, state.left, first)
                 assert [each.examples() for each in rest] == [each.examples() for each in batches[first:]]
@@ -74,10 +69,6 @@ class Written:
 
     folder: Path
     examples: dict[int, bytes]
-
-    @classmethod
-    def copied(cls, folder: Path, target: Path) -> "Written":
-        return cls(shutil.copytree(folder, target), read_examples(folder))
 
     @property
     def slices(self) -> list[Path]:
@@ -118,28 +109,28 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def make_slices(source: Path, split: str, slices: int, *pixels: object) -> Path:
-    """A root beside ``source`` with slices of raw pixels, so many for training."""
+    """Slices of raw pixels, so many for training, of a root beside ``source``; returns their folder."""
     root = source.parent / "root"
     ingest_here(source, root)
     normalize_here(root, "--format", "raw", *pixels)
     shard_here(root, "--split", split, "--workers", 1, "--slices", slices)
-    return root
+    return root / "slices" / "default"
 
 
 @pytest.fixture(scope="module")
-def tiny_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_slices(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two training slices of three records each, of `RECORD_BYTES`."""
     source = copy_some(digits, tmp_path_factory.mktemp("tiny") / "source", "01", slice(5))
     return make_slices(source, "train=6,test=rest", 2, "--size", 4, "--color", "gray")
 
 
 @pytest.fixture
-def tiny(tiny_root: Path, tmp_path: Path) -> Written:
-    return Written.copied(tiny_root / "slices" / "default", tmp_path / "slices")
+def tiny(tiny_slices: Path, tmp_path: Path) -> Written:
+    return Written(shutil.copytree(tiny_slices, tmp_path / "slices"), read_examples(tiny_slices))
 
 
 @pytest.fixture(scope="module")
-def long_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_slices(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two training slices of 850 records each, in four blocks."""
     source = tmp_path_factory.mktemp("long") / "source"
     source.symlink_to(digits)
@@ -147,8 +138,8 @@ def long_root(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def long(long_root: Path, tmp_path: Path) -> Written:
-    return Written.copied(long_root / "slices" / "default", tmp_path / "slices")
+def long(long_slices: Path, tmp_path: Path) -> Written:
+    return Written(shutil.copytree(long_slices, tmp_path / "slices"), read_examples(long_slices))
 
 
 @pytest.mark.parametrize(

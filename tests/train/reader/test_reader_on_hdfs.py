@@ -31,8 +31,7 @@ def slices(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = tmp_path_factory.mktemp("large") / "source"
     for label in "012":
         shutil.copytree(digits / label, few / label)
-    root = make_slices(few, f"train={RECORDS},test=rest", 4, "--size", 128, "--color", "rgb")
-    return root / "slices" / "default"
+    return make_slices(few, f"train={RECORDS},test=rest", 4, "--size", 128, "--color", "rgb")
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +67,7 @@ class Reader:
         assert self._process.stdout.readline() == "begun\n", self._log.read_text()
 
     def resume(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        print(file=self._process.stdin, flush=True)
 
     def wait_for_line(self, line: str) -> None:
         wait_until(lambda: line in self._log.read_text(), message=self._log.read_text)

@@ -250,21 +250,19 @@ def test_curves_are_means_of_the_last_values(values: np.ndarray) -> None:
 # --- pages that compare runs ---
 
 
-FINISHED = "finished: all its epochs are done", "92.22 %", "0.2439", "65.00 % (validation, epoch 2)"
-UNFINISHED = "not finished", "–", "–", "65.00 % (test, epoch 2)"  # noqa: RUF001
-
-
 def compare(tmp_path: Path, *words: object) -> Page:
     succeeded(ringslice_here("report", *words, "-o", tmp_path / "page.html"))
     return Page((tmp_path / "page.html").read_text())
 
 
 def test_the_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
+    finished = "finished: all its epochs are done", "92.22 %", "0.2439", "65.00 % (validation, epoch 2)"
+    unfinished = "not finished", "–", "–", "65.00 % (test, epoch 2)"  # noqa: RUF001
     one, two = plain(tmp_path / "flowers/runs/best"), elastic(tmp_path / "birds/runs/best")
     page = compare(tmp_path, one, two)
     assert page.named_tables["results-table"][1:] == [
-        ["flowers/best", *FINISHED, "3", "60", "2", "1,196", "59.1 s"],
-        ["birds/best", *UNFINISHED, "3", "300", "4, then 3", "1,631", "4 min 59 s"],
+        ["flowers/best", *finished, "3", "60", "2", "1,196", "59.1 s"],
+        ["birds/best", *unfinished, "3", "300", "4, then 3", "1,631", "4 min 59 s"],
     ]
     differences = {name: values for name, *values in page.named_tables["differences-table"][1:]}
     assert differences["root"] == [f"{tmp_path}/flowers", f"{tmp_path}/birds"]

@@ -99,16 +99,13 @@ def test_a_run_ends_after_a_loss_that_is_not_finite_or_many_steps_in_a_row_that_
     assert found.startswith("the gradients of the last 50 steps, up to step 100, are not finite")
 
 
-CLASSES = [f"class {label}" for label in range(7)]
-
-
 def test_counts_are_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confusion, "CELLS_AT_ONCE", 20)  # of 49
     generator = np.random.default_rng(1)
     labels, predicted, weights = (generator.integers(0, most, (3, 40)) for most in (7, 7, 2))
 
     def of_rank(strategy: ThreadRank) -> bytes:
-        made, rank = Confusion("test", CLASSES), strategy.rank
+        made, rank = Confusion("test", [f"class {label}" for label in range(7)]), strategy.rank
         for batch in range(0, 40, 8):
             own = slice(batch, batch + 8)
             made.add(labels[rank, own], predicted[rank, own], weights[rank, own].astype(np.float32))
@@ -258,9 +255,6 @@ def test_a_summary_has_the_metrics_of_one_set_of_weights(epoch: int, score: floa
 # --- the schedule of a run: kept by its checkpoints, changed only by --decay-until ---
 
 
-EPOCH_STEPS = 20  # of the trained run
-
-
 def notes(epochs: int, max_steps: int | None = None, max_time_s: float | None = None, **recipe: Any) -> list[str]:
     """Of a run of 10 steps per epoch."""
     stopping = Stopping(epochs, max_steps=max_steps, max_time_s=max_time_s)
@@ -311,7 +305,7 @@ def test_a_refused_resume_writes_nothing_and_an_allowed_one_is_kept(stopped: Tra
     assert "without a validation split" not in result
     assert "decays until" not in succeeded(train_here(*made.training, *more, 27)).stderr
     rates = {line["step"]: line["rate"] for line in metric_lines(made.folder) if line["kind"] == "step"}
-    ends = {25: 2, 26: 3, 27: 3}  # where the decay ended for these steps
+    ends = {25: 2, 26: 3, 27: 3}  # where the decay ended for these steps, of 20 in an epoch
     assert {step: rates[step] for step in ends} == pytest.approx(
-        {step: Schedule(1, 0, end).rate((step - 1) / EPOCH_STEPS, 15) for step, end in ends.items()}
+        {step: Schedule(1, 0, end).rate((step - 1) / 20, 15) for step, end in ends.items()}
     )

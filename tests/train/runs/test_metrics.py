@@ -21,14 +21,13 @@ from train.parallel.trainer import StepOfRank
 from train.reader.state import ReaderState
 from train.runs import metrics_log
 from train.runs.hooks import Hooks
-from train.runs.metrics import PARTS, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
+from train.runs.metrics import PARTS, Line, lines_until, now, shares, step_lines, sums_over, to_maximise, to_sum
 from train.runs.metrics_writer import MetricsWriter
 from train.runs.position import Position
 from train.runs.results import describe_steps
 from train.runs.tensorboard_events import scalars, windows
 
 ROUNDED = 2e-6
-Line = dict[str, Any]
 
 
 def test_lines_of_what_is_done_again_are_left_out() -> None:
@@ -171,10 +170,8 @@ def require_metrics(made: TrainedRun) -> None:
     """The epochs of the result are those of the lines and the sums of their steps; TensorBoard shows the same."""
     lines = metric_lines(made.folder)
     of_steps, history = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    epochs = [{**each, "kind": "epoch"} for each in made.read()["epochs"]]
-    assert [line | {"step": None, "time": None} for line in history] == [
-        each | {"step": None, "time": None} for each in epochs
-    ]
+    differs = {"kind": "epoch", "step": None, "time": None}
+    assert [line | differs for line in history] == [each | differs for each in made.read()["epochs"]]
     for epoch in history:
         steps = [line for line in of_steps if line["epoch"] == epoch["epoch"]]
         assert sum(step["examples"] for step in steps) == 300

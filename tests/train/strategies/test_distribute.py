@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hadoop.processes import Process
-from tests.lib.commands import REPOSITORY, Finished, failed, run, succeeded, wait_until
+from tests.lib.commands import REPOSITORY, failed, run, succeeded, wait_until
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
 from tests.lib.ranks.running import marked, started
@@ -26,16 +26,9 @@ WORKERS = ("--strategy", "multi-worker-mirrored")
 SYNCHRONOUS = ("--strategy", "synchronous-parameter-server")
 ASYNCHRONOUS = ("--strategy", "parameter-server")
 LAUNCH = ("python", "train/launch.py", "-np", 2)
-LAUNCH_SERVED = ("python", "train/launch.py", "--workers", 2, "--servers", 1)
+# with the path by which programs among the tests import the project
+LAUNCH_SERVED = ("env", f"PYTHONPATH={REPOSITORY}", "python", "train/launch.py", "--workers", 2, "--servers", 1)
 MODEL = ("--model", "tests.lib.ranks.tiny:smooth_normed", "--batch", 64)
-
-
-def launch(*words: object) -> Finished:
-    return run(*LAUNCH, *words)
-
-
-def launch_served(*words: object) -> Finished:
-    return run(*LAUNCH_SERVED, *words, PYTHONPATH=str(REPOSITORY))  # of programs among the tests
 
 
 def process_of(role: str, index: int, log: Path) -> Process:
@@ -61,7 +54,7 @@ def test_copies_take_the_steps_of_one_process(root: Path, words: tuple[object, .
     with fed_by_all(2):
         succeeded(train_here(*synchronised, "joined", "--batch", 128))
     succeeded(run("python", MAIN, *synchronised, "mirrored", "--batch", 64, *MIRRORED))
-    succeeded(launch(MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
+    succeeded(run(*LAUNCH, MAIN, *synchronised, "workers", "--batch", 64, *WORKERS))
     assert distance(root, "alone", "mirrored") < CLOSE
     assert distance(root, "joined", "workers") < CLOSE
 
@@ -72,10 +65,10 @@ def test_it_is_noticed_if_nothing_is_reduced(root: Path, words: tuple[object, ..
     plain = (*words, "--batch", 64)
     succeeded(run("python", MAIN, *plain, *MIRRORED, "--run", "alone"))
     succeeded(run("python", WITHOUT_REDUCTION, *plain, *MIRRORED, "--run", "mirrored"))
-    succeeded(launch_served(WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "served"))
+    succeeded(run(*LAUNCH_SERVED, WITHOUT_REDUCTION, *plain, *SYNCHRONOUS, "--run", "served"))
     assert distance(root, "alone", "mirrored") > 100 * CLOSE
     assert distance(root, "alone", "served") > 100 * CLOSE
-    result = launch(WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
+    result = run(*LAUNCH, WITHOUT_REDUCTION, *plain, *WORKERS, "--run", "workers")
     assert result.returncode == 3
     assert "the weights of ranks [1] are not those of rank 0" in result.stderr
 
@@ -87,43 +80,37 @@ def test_a_run_goes_on_with_other_strategies(root: Path) -> None:
     succeeded(train_here(*words[1:], "--max-steps", 6))
     result = succeeded(run("python", *words, *MIRRORED, "--max-steps", 12, TF_CONFIG="of another job")).stderr
     assert "on 1 rank: 17 steps of --batch 36 on each of 2 replicas, from step 6 on" in result
-    succeeded(launch(*words, *WORKERS, "--max-steps", 24))
-    succeeded(launch_served(*words, *SYNCHRONOUS, "--max-steps", 32))
+    succeeded(run(*LAUNCH, *words, *WORKERS, "--max-steps", 24))
+    succeeded(run(*LAUNCH_SERVED, *words, *SYNCHRONOUS, "--max-steps", 32))
     succeeded(train_here(*words[1:]))
     require_each_key_once(root / "runs/one", root / "slices/default", 2)
 
 
 def test_wrong_use_of_the_launcher_is_reported_once(root: Path) -> None:
     line = "--strategy horovod: TF_CONFIG has several workers. Give --strategy multi-worker-mirrored"
-    failed(launch(MAIN, "--data", root, "--strategy", "horovod"), 2, line)
-    failed(launch("train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
+    failed(run(*LAUNCH, MAIN, "--data", root, "--strategy", "horovod"), 2, line)
+    failed(run(*LAUNCH, "train/mian.py"), 2, "WORDS: train/mian.py (no such file)")
     of_torchrun = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}  # of the caller
     words = (*LAUNCH_SERVED, MAIN, "--data", root, *SYNCHRONOUS, "--lr", "none")
     failed(run(*words, variables=of_torchrun), 2, "Invalid value for '--lr'")
 
 
 @pytest.mark.parametrize(
-    ("launcher", "strategy", "victim", "status", "line"),
+    ("strategy", "victim", "status", "line"),
     [
-        (LAUNCH, WORKERS, ("worker", 1), 128 + signal.SIGKILL, r"rank 1 was killed \(SIGKILL\); the others end, too"),
-        (LAUNCH, WORKERS, None, -signal.SIGKILL, ""),
-        (LAUNCH_SERVED, ASYNCHRONOUS, ("ps", 0), 3, "a parameter server has ended, .* --resume goes on from the last"),
+        (WORKERS, ("worker", 1), 128 + signal.SIGKILL, r"rank 1 was killed \(SIGKILL\); the others end, too"),
+        (WORKERS, None, -signal.SIGKILL, ""),
+        (ASYNCHRONOUS, ("ps", 0), 3, "a parameter server has ended, .* --resume goes on from the last"),
     ],
     ids=["worker", "launcher", "server"],
 )
 def test_nothing_stays_of_a_run_that_lost_a_process(
-    launcher: tuple[object, ...],
-    strategy: tuple[object, ...],
-    victim: tuple[str, int] | None,
-    status: int,
-    line: str,
-    *,
-    root: Path,
-    tmp_path: Path,
+    strategy: tuple[str, str], victim: tuple[str, int] | None, status: int, line: str, root: Path
 ) -> None:
     """Its launcher, if no ``victim`` is named."""
+    launcher = LAUNCH if strategy == WORKERS else LAUNCH_SERVED
     words = (MAIN, "--data", root, "--run", "long", *strategy, *MODEL, "--epochs", 500, "--checkpoint-steps", 5)
-    log = tmp_path / "log"
+    log = root.parent / "log"
     with started(*launcher, *words, log=log) as process:
         wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
         os.kill(process_of(*victim, log).pid if victim else process.pid, signal.SIGKILL)
@@ -158,7 +145,7 @@ def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_onc
 def test_synchronous_workers_take_the_steps_of_copies_though_one_is_lost(root: Path) -> None:
     """What it has computed is computed again."""
     words = ("--data", root, *MODEL, "--warmup-epochs", 0, "--lr", 0.1, "--max-steps", 15)
-    served = launch_served("tests/lib/ranks/lost_result.py", *words, *SYNCHRONOUS, "--run", "served", "--audit")
+    served = run(*LAUNCH_SERVED, "tests/lib/ranks/lost_result.py", *words, *SYNCHRONOUS, "--run", "served", "--audit")
     assert succeeded(served).stderr.count(REPLACED) == 1
     require_each_key_once(root / "runs/served", root / "slices/default", 1)
     succeeded(run("python", MAIN, *words, *MIRRORED, "--run", "alone"))
@@ -206,5 +193,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_the_worker_with_another_version_is_named(root: Path, tmp_path: Path) -> None:
     """By the chief; ranks that form a ring compare theirs in tests/train/runs/test_checks.py."""
     (tmp_path / "other.py").write_text(OTHER_VERSION)
-    finished = launch_served(tmp_path / "other.py", "--data", root, *SYNCHRONOUS, "--model", "mlp", "--max-steps", 1)
+    words = ("--data", root, *SYNCHRONOUS, "--model", "mlp", "--max-steps", 1)
+    finished = run(*LAUNCH_SERVED, tmp_path / "other.py", *words)
     failed(finished, 3, f": worker 0 on {socket.gethostname()} has $RINGSLICE_CODE v2, the chief has none;")

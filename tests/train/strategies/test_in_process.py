@@ -28,16 +28,12 @@ from train.strategies.parameter_server_trainer import PureModel, divide, update_
 BATCH, COPIES = 64, 16
 
 
-def weights_of_step(examples: int, size: int) -> np.ndarray:
-    return (np.arange(size) < examples).astype(np.float32)
-
-
 def test_copies_have_nearly_as_many_examples_as_each_other() -> None:
     """Of 1,437 in steps that are not full; predictions come back in order."""
     steps = Steps(1437, 1, BATCH * COPIES)
     numbers = tf.range(BATCH * COPIES)
     for step in range(steps.number):
-        weights = tf.constant(weights_of_step(steps.real(0, step), BATCH * COPIES))
+        weights = tf.constant((np.arange(BATCH * COPIES) < steps.real(0, step)).astype(np.float32))
         counts = [float(tf.reduce_sum(each)) for each in divided(weights, COPIES, in_turn=True)]
         assert max(counts) - min(counts) <= 1
         assert sum(counts) == steps.real(0, step)
@@ -48,7 +44,7 @@ def test_copies_have_nearly_as_many_examples_as_each_other() -> None:
 def test_workers_have_nearly_as_many_examples_as_each_other() -> None:
     """Those of the copies of `mirrored`, if none is skipped; each example once."""
     for accumulate, skipped in product((1, 3), ([], [0, 7, 8, 400])):
-        weights = weights_of_step(718, BATCH * COPIES)
+        weights = (np.arange(BATCH * COPIES) < 718).astype(np.float32)
         weights[skipped] = 0
         numbers = np.arange(len(weights))
         columns = [tf.constant(each) for each in (numbers.astype(str), numbers, weights)]

@@ -73,7 +73,7 @@ def replicas(monkeypatch: pytest.MonkeyPatch) -> RingReplicas:
     return RingReplicas(Ring(Monitor()), Monitor())
 
 
-def test_gradients_are_averaged_and_statistics_summed(replicas: RingReplicas) -> None:
+def test_gradients_of_all_types_are_averaged_and_statistics_summed(replicas: RingReplicas) -> None:
     ring = Ring(Monitor(), generation=3)
     assert (ring.rank, ring.size, ring.generation) == (1, 2, 4)
     tensors = [tf.constant([2.0, 4.0]), tf.constant(6.0)]
@@ -82,9 +82,6 @@ def test_gradients_are_averaged_and_statistics_summed(replicas: RingReplicas) ->
     counts = ring.all_reduce(np.array([[1, 2**60]]))
     assert counts.dtype == np.int64
     assert counts.tolist() == [[3, 3 * 2**60]]
-
-
-def test_gradients_of_all_types_are_reduced_together(replicas: RingReplicas) -> None:
     types = [tf.float32, tf.float64, tf.bfloat16]
     found = replicas.average_gradients([tf.constant([2.0, 4.0], each) for each in types])
     assert [each.dtype for each in found] == types
@@ -112,7 +109,6 @@ def test_an_op_that_refuses_its_tensor_is_no_lost_rank() -> None:
         raise tf.errors.InvalidArgumentError(None, None, "Value for attr 'T' of bfloat16 is not in HorovodBroadcast's")
 
 
-TOTAL = 102
 Found = tuple[Position, list[float], list[Line]]
 
 
@@ -146,7 +142,7 @@ class ThreadElastic(Elastic):
 
 def position(step: int, epoch: int = 1) -> Position:
     """After so many steps of 2 examples on each of 3 ranks."""
-    reader = ReaderState("these", "train", 0, epoch, 16, ((0, TOTAL),), world_size=3, batch=2, taken=step)
+    reader = ReaderState("these", "train", 0, epoch, 16, ((0, 102),), world_size=3, batch=2, taken=step)
     return Position(step, reader, rolled_back=1)
 
 

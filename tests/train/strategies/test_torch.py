@@ -279,7 +279,7 @@ def test_what_cannot_be_divided_is_refused_in_one_line(root: Path) -> None:
     refused = {
         "whose layers it divides; --model gives PartlyUsed": ["pipeline", "--model", f"{TINY}:PartlyUsed"],
         "--model gives Residual with a forward, hooks or": ["pipeline", "--model", f"{TINY}:residual"],
-        "--model gives other logits once": ["tensor-parallel", "--model", f"{TINY}:interposed"],
+        "--model gives other logits once": ["tensor-parallel", "--model", f"{TINY}:Interposed"],
         "--model has 2.weight as 4.weight, too": ["tensor-parallel", "--model", f"{TINY}:shared"],
         "--model has none. Use ddp": ["tensor-parallel", "--model", f"{TINY}:hooked"],
         "gives (2, 20) in training, not logits": ["ddp", "--model", f"{TINY}:twice_in_training"],

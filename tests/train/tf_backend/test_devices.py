@@ -142,8 +142,7 @@ def test_processes_of_a_host_share_its_gpus(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("HOROVOD_LOCAL_RANK", rank)
         numbers.append(devices.take_all_gpus("auto")[1])
     assert (numbers, taken) == ([3, 2], [[0, 2, 4], [1, 3]])
-    found.pop()
-    found[1:] = []
+    del found[1:]
     with pytest.raises(
         EnvironmentFailure, match=r"TensorFlow sees no GPU \(of 1 none is left for local rank 1\); give"
     ):

@@ -26,9 +26,6 @@ from train.tf_backend.augment import random_window, recolour_at_random
 from train.tf_backend.decode import Decoder
 from train.tf_backend.feed import QUEUED_BATCHES, Feed, PixelBatch, PixelFeed
 
-# around 23 bytes TensorFlow's strings begin to live outside of themselves
-SIZES = (0, 1, 22, 23, 24, 1000, 200_000)
-
 
 def batches_of(number: int) -> Iterator[RecordBatch]:
     """Of four records each."""
@@ -40,12 +37,14 @@ def test_the_native_op_and_its_fallback_give_the_same(monkeypatch: pytest.Monkey
     """And their tensors outlive the batch."""
     assert records_op.why_not_native() is None
     random = np.random.default_rng(0)
-    records = [random.bytes(size) for size in SIZES]
+    # around 23 bytes TensorFlow's strings begin to live outside of themselves
+    sizes = (0, 1, 22, 23, 24, 1000, 200_000)
+    records = [random.bytes(size) for size in sizes]
     batch = batch_of(records)
     native = records_op.to_tensor(batch)
     monkeypatch.setattr(records_op, "_load", lambda: (None, "not built"))
     fallback = records_op.to_tensor(batch)
-    ctypes.memset(int(batch.addresses[0]), 0, sum(SIZES))
+    ctypes.memset(int(batch.addresses[0]), 0, sum(sizes))
     assert native.dtype == fallback.dtype == tf.string
     assert native.numpy().tolist() == fallback.numpy().tolist() == records
     assert records_op.to_tensor(batch_of([])).shape == (0,)
@@ -117,12 +116,12 @@ def test_what_is_raised_comes_out_as_it_was_after_the_batches_before(feed: Pixel
 def test_an_epoch_ends_early_while_its_reader_hangs(feed: PixelFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reader is closed once it can be, and the next epoch is whole."""
     monkeypatch.setattr(feed_module, "STOP_TIMEOUT_S", 0.5)
-    goes_on, closed = threading.Event(), threading.Event()
+    goes_on, closed, resumed = threading.Event(), threading.Event(), list[bool]()
 
     def batches() -> Iterator[RecordBatch]:
         try:
             yield from batches_of(2)
-            goes_on.wait()
+            resumed.append(goes_on.wait(PATIENCE_S))
             yield from batches_of(1000)
         finally:
             closed.set()
@@ -131,7 +130,8 @@ def test_an_epoch_ends_early_while_its_reader_hangs(feed: PixelFeed, monkeypatch
     assert first_labels(islice(pictures, 2)) == [0, 4]
     pictures.close()
     goes_on.set()
-    assert closed.wait(PATIENCE_S)
+    assert closed.wait(PATIENCE_S), "the reader was not closed"
+    assert resumed == [True], "the epoch ended only after its reader"
     assert first_labels(feed.epoch(batches_of(3))) == [0, 4, 8]
     assert not [each for each in threading.enumerate() if each.name.startswith("copy")]
 

@@ -28,24 +28,19 @@ def linear() -> keras.Model:
     return keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, bias_initializer="normal")])
 
 
-def expected(model: keras.Model, smoothing: float) -> tuple[float, tuple[Any, Any]]:
-    """The sum of the losses, and the gradient of kernel and bias."""
-    kernel, bias = (each.numpy() for each in model.variables)
-    logits = INPUTS @ kernel + bias
-    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    wanted = (1 - smoothing) * np.eye(CLASSES)[LABELS] + smoothing / CLASSES
-    slope = (probabilities - wanted) * WEIGHTS[:, None] / BATCH
-    return -(wanted * np.log(probabilities)).sum(1) @ WEIGHTS, (INPUTS.T @ slope, slope.sum(0))
-
-
 @pytest.mark.parametrize(("accumulate", "xla", "smoothing"), [(1, False, 0.0), (3, False, 0.1), (2, True, 0.1)])
 def test_it_is_that_of_the_mean_loss(accumulate: int, xla: bool, smoothing: float) -> None:
     model = linear()
     recipe = Recipe(batch=BATCH // accumulate, accumulate=accumulate, xla=xla, label_smoothing=smoothing)
     compute = tf.function(gradients_of(model, recipe, lambda loss: 8 * loss), autograph=False)
     gradients, sums = compute(tf.constant(INPUTS), tf.constant(LABELS), tf.constant(WEIGHTS))
-    loss, of_loss = expected(model, smoothing)
-    for ours, theirs in zip(gradients, of_loss, strict=True):
+    kernel, bias = (each.numpy() for each in model.variables)
+    logits = INPUTS @ kernel + bias
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    wanted = (1 - smoothing) * np.eye(CLASSES)[LABELS] + smoothing / CLASSES
+    loss = -(wanted * np.log(probabilities)).sum(1) @ WEIGHTS
+    slope = (probabilities - wanted) * WEIGHTS[:, None] / BATCH
+    for ours, theirs in zip(gradients, (INPUTS.T @ slope, slope.sum(0)), strict=True):
         np.testing.assert_allclose(ours, 8 * theirs, rtol=1e-4, atol=1e-6)
     hits = (model(INPUTS).numpy().argmax(1) == LABELS)[:5].sum()
     assert [float(each) for each in sums] == [pytest.approx(loss, rel=1e-5), hits, 5]
@@ -129,10 +124,6 @@ def test_what_another_adds_between_reading_and_writing_stays(
     np.testing.assert_allclose(moments, 3 * share * GRADIENT[0], rtol=1e-5)
 
 
-class OtherIsAwayError(Exception):
-    """Another worker has got so far."""
-
-
 @pytest.mark.parametrize("reads", [0, 1, 2, 3])
 def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which one moment is there, and the other not, at the begin, or after so many reads of this worker."""
@@ -144,7 +135,7 @@ def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypat
 
     def stop(variable: Any, value: Any) -> None:
         write(variable, value)
-        raise OtherIsAwayError
+        raise InterruptedError
 
     def read(variable: Any) -> Any:
         values.append(found(variable))
@@ -155,7 +146,7 @@ def test_adam_takes_no_step_from_half_an_update_of_another(reads: int, monkeypat
     if reads:
         monkeypatch.setattr(optimizer_module, "read", read)
     else:
-        with monkeypatch.context() as patch, pytest.raises(OtherIsAwayError):
+        with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(optimizer, "assign_add", stop)
             optimizer.apply(others)
     optimizer.apply([tf.zeros(kernel.shape)])
@@ -205,8 +196,7 @@ def test_a_step_that_overflowed_in_the_reduction_is_not_taken(value: float) -> N
     assert np.isfinite(model.variables[0].numpy()).all()
 
 
-DROPOUT = 0.3
-UNITS = 4_000
+DROPOUT, UNITS = 0.3, 4_000
 
 
 class WithoutSeed(keras.layers.Layer):

@@ -26,8 +26,8 @@ RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.normal(size=(len(ALL), FEATURES)).astype(np.float32)
 LABELS = RANDOM.integers(0, CLASSES, len(ALL))
 
-Arrays = list[npt.NDArray[Any]]
-Results = tuple[Arrays, list[float]]
+Array = npt.NDArray[Any]
+Results = tuple[list[Array], list[float]]
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +46,7 @@ def model() -> keras.Model:
 
 
 def take_step(
-    strategy: ThreadRank,
-    examples: npt.NDArray[np.int64],
-    weights: Any,
-    make: Callable[[], keras.Model] = model,
-    **options: Any,
+    strategy: ThreadRank, examples: Array, weights: Array, make: Callable[[], keras.Model] = model, **options: Any
 ) -> Results:
     """Weights after a step of these examples of all ranks, and this rank's sums."""
     batch = len(examples) // strategy.size
@@ -105,7 +101,7 @@ def with_statistics() -> keras.Model:
     return keras.Sequential([keras.Input((FEATURES,)), adapted, keras.layers.BatchNormalization(), *model().layers])
 
 
-def on_three(weights: Any, **options: Any) -> list[Results]:
+def on_three(weights: Array, **options: Any) -> list[Results]:
     """What three ranks have after a step of this model."""
     return on_ranks(3, lambda strategy: take_step(strategy, ALL, weights, make=with_statistics, **options))
 
@@ -136,26 +132,21 @@ def test_a_part_without_examples_on_any_rank_leaves_synchronised_statistics_fini
         assert all(np.isfinite(each).all() for each in own)
 
 
-def numbered_step(skipped: int) -> Callable[..., Any]:
-    """A step whose numbers identify it: losses, hits and examples are those of its labels."""
+def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
+    """A step's losses, hits and examples are those of its labels; one is skipped."""
 
-    def step(pixels: Any, labels: Any, weights: Any, *, step: Any, before: Any) -> Any:
+    def take(pixels: Any, labels: Any, weights: Any, *, step: Any, before: Any) -> Any:
         sums = [float(step), float(labels[0]), float(tf.reduce_sum(weights))]
-        numbers = tf.constant([*sums, float(int(step) == skipped)])
+        numbers = tf.constant([*sums, float(int(step) == 2)])
         return numbers, tf.identity(before), tf.constant([10.0, 11.0, 13.0], tf.float64)
 
-    return step
+    def batches() -> Iterator[PixelBatch]:
+        for number in range(4):
+            weights, keys = tf.constant([1.0, 0.0]), tf.constant([f"key {number}", "padding"])
+            yield PixelBatch(tf.zeros((2, 1, 1, 1)), tf.constant([number, 0]), weights, keys)
 
-
-def batches(count: int) -> Iterator[PixelBatch]:
-    for number in range(count):
-        weights, keys = tf.constant([1.0, 0.0]), tf.constant([f"key {number}", "padding"])
-        yield PixelBatch(tf.zeros((2, 1, 1, 1)), tf.constant([number, 0]), weights, keys)
-
-
-def test_results_are_those_of_the_step_before_and_each_is_given_once() -> None:
-    stepper = Stepper(numbered_step(skipped=2), SimpleNamespace(learning_rate=0.0), has_keys=True)
-    outcome = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches(4)))]
+    stepper = Stepper(take, SimpleNamespace(learning_rate=0.0), has_keys=True)
+    outcome = [stepper.take(batch, step, 0.1 * step) for step, batch in enumerate(stepper.timed(batches()))]
     outcome.append(stepper.finish())
     assert [[each.measured.step for each in results] for results in outcome] == [[], [1], [2], [3], [4]]
     found = [result for results in outcome for result in results]

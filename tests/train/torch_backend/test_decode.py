@@ -1,5 +1,6 @@
 """Pictures for PyTorch beside those for TensorFlow, and what is random in them. The module imports no PyTorch."""
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -71,7 +72,6 @@ def facts_of(windows: npt.NDArray[Any]) -> list[float]:
 
 def test_colours_change_as_in_tensorflow() -> None:
     """Brightness, contrast and saturation of 1.4, 0.8 and 1.2."""
-
     drawn = mock.Mock(**{"uniform.return_value": np.array([1.0, -0.5, 0.5])})
     pixels = picture(0)
     gray = pixels @ np.array([0.299, 0.587, 0.114])
@@ -83,9 +83,7 @@ def test_colours_change_as_in_tensorflow() -> None:
 
 
 def test_floats_are_levels_again() -> None:
-    manifest = manifest_of("FLOAT16", 1, (2, 2))
-    object.__setattr__(manifest, "divide_by", (255.0,))
-    object.__setattr__(manifest, "subtract", (0.0,))
+    manifest = replace(manifest_of("FLOAT16", 1, (2, 2)), divide_by=(255.0,), subtract=(0.0,))
     levels = np.array([[0, 64], [128, 255]], np.uint8)
     encoded = (levels / 255).astype("<f2").tobytes()
     data = serialize(ImageExample("0000", 0, "a", "FLOAT16", 2, 2, 1, encoded))

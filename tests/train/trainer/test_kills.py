@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +60,8 @@ def run_failing(failure: RankFailure, root: str, folder: Path, **variables: str)
     words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name)
     with started(*words, log=log, MARK=mark, **variables) as running:
         wait_until(hit.exists, running)
-        deadline = time.monotonic() + ENDS_WITHIN_S
+        wait_until(lambda: not marked(mark), timeout_s=ENDS_WITHIN_S, message=lambda: marked(mark))
         status = running.wait(ENDS_WITHIN_S)
-        while left := marked(mark):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
     where = ", ".join(f"{what} {number}" for what, number in ({"rank": failure.rank} | failure.place).items())
     assert hit.read_text() == where
     assert status != 0

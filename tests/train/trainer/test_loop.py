@@ -66,21 +66,13 @@ def test_what_no_rank_can_do(root: Path) -> None:
     failed(batch, 2, "--batch 41 is more than a rank's share of 40 of the 40 training examples;")
     device = train_here(*words, "--device", "gpu", CUDA_VISIBLE_DEVICES="")
     failed(device, 3, "or give --device cpu ($CUDA_VISIBLE_DEVICES is '', which hides all)")
+    manifest = root / "slices/few/manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["splits"]["train"], content["checksum"]
+    manifest.write_bytes(json_bytes(with_checksum(content)))
+    line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
+    failed(train_here(*words), 2, line)
     assert [path.name for path in root.iterdir()] == ["slices"]
-
-
-def other_model(shape: tuple[int, int, int], classes: int) -> keras.Model:
-    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
-
-
-def test_another_trainings_checkpoint(copied: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = contents(copied.root)
-    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"
-    failed(resume(copied, "--model", "mlp"), 2, line)
-    monkeypatch.setattr(tiny, "normed", other_model)
-    line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 10)"
-    failed(resume(copied), 2, line)
-    assert contents(copied.root) == before
 
 
 def make_newer(few: Path, root: Path) -> None:
@@ -90,7 +82,16 @@ def make_newer(few: Path, root: Path) -> None:
     (root / "slices/few/run.json").write_bytes(json_bytes(record))
 
 
-def test_a_run_with_a_result_is_refused_newer_slices(copied: TrainedRun, few: Path) -> None:
+def test_another_trainings_checkpoint(copied: TrainedRun, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer slices, of other classes, are refused to a run that has a result."""
+    before = contents(copied.root)
+    line = f"was trained with other settings: --model was {MODEL}, now mlp; give what it was"
+    failed(resume(copied, "--model", "mlp"), 2, line)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "normed", tiny.smooth)
+        line = "is of another model: 0000-kernel is float32 of shape (3, 3, 3, 4) there, float32 of shape (1200, 32)"
+        failed(resume(copied), 2, line)
+    assert contents(copied.root) == before
     make_newer(few, copied.root)
     before = contents(copied.root)
     line = "step-00000040 was trained on 10 classes, these slices have 2 ('0' is in one of them only"
@@ -107,16 +108,6 @@ def test_a_run_without_a_result_goes_on_with_its_own_slices(stopped: TrainedRun,
     assert "runs/mine goes on with its own slices, default; the newest are few" in outcome.stderr
     assert made.read()["steps"] == 40
     assert made.read("run.json")["versions"]["keras"] == keras.__version__
-
-
-def test_slices_without_a_training_split(root: Path) -> None:
-    manifest = root / "slices/few/manifest.json"
-    content = json.loads(manifest.read_text())
-    del content["splits"]["train"], content["checksum"]
-    manifest.write_bytes(json_bytes(with_checksum(content)))
-    line = "root/slices/few has no training examples (test 40); give ringslice shard a --split with train="
-    failed(train_here("--data", root, "--model", "mlp"), 2, line)
-    assert [path.name for path in root.iterdir()] == ["slices"]
 
 
 def test_two_trainers_do_not_work_on_one_run(root: Path) -> None:
@@ -194,7 +185,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(stopped: TrainedRun, tmp_
 
 
 ACCURACIES = [0.5, 0.75, 0.25, 0.25]  # on the validation split, by epoch
-EPOCH_STEPS = 20  # of an epoch
+EPOCH_STEPS, LAST = 20, 40  # of an epoch, and the last of the trained run
 
 
 class Judge(Hooks):
@@ -251,17 +242,14 @@ def test_a_best_epoch_without_a_checkpoint_is_reported(stopped: TrainedRun, tmp_
     assert json.loads(outcome.stdout)["weights"] == {"epoch": 1, "step": EPOCH_STEPS}
 
 
-LAST = 40
-
-
 def test_an_evaluation_gives_the_trainers_own_result(copied: TrainedRun) -> None:
     """On one rank; tests/train/trainer/test_on_hdfs.py has several."""
     theirs = copied.read("result.json")["result"]
     outcome = succeeded(evaluate_here(*copied.words, "--json", "--min-accuracy", theirs["test_accuracy"]))
     found = copied.read("evaluation-test.json")
     assert (found["accuracy"], found["loss"]) == (theirs["test_accuracy"], theirs["test_loss"])
-    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, store.name_of(LAST))
-    model = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    assert (found["split"], found["examples"], found["checkpoint"]) == ("test", 240, name_of(LAST))
+    model = copied.folder / f"checkpoints/{name_of(LAST)}/model.safetensors"
     assert found["checkpoint_sha256"] == open_place(str(model)).sha256()
     assert found["slices"] == open_place(str(copied.root / "slices/default/manifest.json")).sha256()
     summary = json.loads(outcome.stdout)
@@ -296,7 +284,7 @@ def test_a_run_of_a_model_that_only_pytorch_has_is_refused(trained: TrainedRun) 
 
 
 def test_a_run_that_does_not_fit_is_refused(copied: TrainedRun) -> None:
-    arrays = copied.folder / f"checkpoints/{store.name_of(LAST)}/model.safetensors"
+    arrays = copied.folder / f"checkpoints/{name_of(LAST)}/model.safetensors"
     arrays.write_bytes(arrays.read_bytes()[:-1])
     failed(evaluate_here(*copied.words), 1, f"{arrays} is damaged: it has ")
     manifest = copied.root / "slices/default/manifest.json"

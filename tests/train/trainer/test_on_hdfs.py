@@ -30,13 +30,6 @@ def local(digits_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def root(local: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A root on HDFS with the same slices."""
-    set_site(hadoop, monkeypatch)
-    return open_place(put(hadoop, local / "slices", local / "normalized"))
-
-
 def result(run: Path | Place) -> Any:
     """What a run ended with, but for its speed."""
     found = json.loads((run / "result.json").read_bytes())
@@ -48,7 +41,12 @@ def result(run: Path | Place) -> Any:
 @pytest.mark.parametrize(
     "driver", [pytest.param(NATIVE, marks=pytest.mark.witness), pytest.param(LIBHDFS, marks=pytest.mark.chaos)]
 )
-def test_the_digits_are_those_of_local_files(driver: str, root: Place, local: Path) -> None:
+def test_the_digits_are_those_of_local_files(
+    driver: str, local: Path, hadoop: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root on HDFS has the same slices."""
+    set_site(hadoop, monkeypatch)
+    root = open_place(put(hadoop, local / "slices", local / "normalized"))
     other = {NATIVE: LIBHDFS, LIBHDFS: NATIVE}[driver]  # the option wins over the environment
     words = (*TRAIN, "--data", root.uri, "--run", "mine", "--epochs", 1, "--hdfs-driver", driver)
     output = succeeded(horovodrun(2, *words, RINGSLICE_HDFS_DRIVER=other))
