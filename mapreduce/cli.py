@@ -232,11 +232,26 @@ for _name, _run, _help in (
     ("evaluate", _start_ranks, "Evaluate a checkpoint of a run of ROOT on one split."),
     ("promote", _start_ranks, "Make a run of ROOT the champion, if it is better than the one before."),
     ("export", _start_ranks, "Export a checkpoint of a run of ROOT as a SavedModel."),
-    ("convert-weights", _start_ranks, "Copy a run's checkpoint to a new run of the other framework."),
 ):
     _settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     _words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
     cli.add_command(click.Command(_name, _settings, _run, [_words], _help, add_help_option=False))
+
+
+@cli.command(epilog="Example: ringslice convert-weights data/flowers --run nightly --to nightly-torch")
+@root_argument
+@click.option("--name", help="The slices that the run was trained on, which select one of several roots.")
+@click.option("--run", help="Name of the run, under ROOT/runs. Default: the run of the highest number.")
+@click.option("--to", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
+@click.option("--checkpoint", type=click.Choice(["newest", "best"]), help="Which of the run's. Default: newest.")
+@add_options(JSON, *ENVIRONMENT_OPTIONS)
+def convert_weights(root: str, *, json: bool, **values: Any) -> None:
+    """Copy a run's checkpoint to a new run of the other framework: from TensorFlow to PyTorch, or back.
+
+    train/main.py --resume --run RUN continues there, with a strategy of that framework.
+    """
+    given = (f"--{name}={values[name]}" for name in ("name", "run", "to", "checkpoint") if values[name] is not None)
+    exec_module("train.convert_weights", [f"--data={root}", *given, *(["--json"] if json else [])])
 
 
 @cli.command(epilog="Example: ringslice doctor hdfs://namenode:8020/datasets/flowers --queue images")

@@ -60,11 +60,7 @@ TRAINERS: dict[str, click.Command] = {
     },
 }
 # Commands of `ringslice` that pass on what they do not know.
-PASSING = {
-    **{name: f"train/{name}.py" for name in ("evaluate", "promote", "export")},
-    "train": "train/main.py",
-    "convert-weights": "train/convert_weights.py",
-}
+PASSING = {"train": "train/main.py"} | {name: f"train/{name}.py" for name in ("evaluate", "promote", "export")}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*(.*?)[ \t]*$\n?", re.MULTILINE)

@@ -37,7 +37,9 @@ COMMAND = "train/convert_weights.py"
 @DATA
 @NAME_OF_RUN
 @TRAINED_RUN
-@click.option("--to", "target", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
+@click.option(
+    "--to", "target", envvar="RINGSLICE_TO", required=True, metavar="RUN", help="The new run, under ROOT/runs."
+)
 @CHECKPOINT
 @JSON
 @add_options(*ENVIRONMENT_OPTIONS)

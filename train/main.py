@@ -55,9 +55,10 @@ def require_strategy(strategy: str) -> None:
         raise UsageError(f"--strategy {strategy}: TF_CONFIG has {found}. Give --strategy {joining[0]}")
     launcher, fitting = ("torchrun", OF_TORCH) if is_torchrun() else ("horovodrun", (HOROVOD,))
     if launched_size() > 1 and strategy not in fitting:
+        remedy = "Start it" if found else f"Give --strategy {fitting[0]}, or start it"
         raise UsageError(
-            f"--strategy {strategy}: {launcher} started {launched_size()} processes. Give --strategy {fitting[0]}, or"
-            " start it without this launcher"
+            f"--strategy {strategy}: {launcher} started {launched_size()} processes. {remedy} by the launcher of that"
+            " strategy (docs/strategies.md)"
         )
 
 

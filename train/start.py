@@ -1,4 +1,4 @@
-"""The commands of ``ringslice`` that pass options to scripts of train/, on ranks that a strategy's launcher starts."""
+"""``ringslice train``, ``evaluate``, ``promote`` and ``export``: the launcher of a strategy, and its ranks' lines."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ import click
 
 from etl.errors import INTERRUPTED, DataError, UsageError
 from etl.options.click_command import run_command
-from etl.processes import end_with_parent, exec_module
+from etl.processes import end_with_parent
 from train.config.run_options import ENVIRONMENT_PREFIX, EVALUATION_STRATEGY, STRATEGIES
 from train.config.settings import HOROVOD
 from train.parallel.endings import INTERRUPTION, REMEDIES
@@ -122,17 +122,6 @@ def export(words: tuple[str, ...]) -> int:
     return start(Ranks("export.py"), with_data(words))
 
 
-@passing("ringslice convert-weights data/flowers --run nightly --to nightly-torch")
-@words_argument
-def convert_weights(words: tuple[str, ...]) -> int:
-    """Copy a run's checkpoint to a new run of the other framework: from TensorFlow to PyTorch, or back.
-
-    All options are those of train/convert_weights.py and go to it as they are: --run, --to, --checkpoint, --json and
-    more (see: train/convert_weights.py --help).
-    """
-    exec_module("train.convert_weights", with_data(words))
-
-
 def with_data(words: Sequence[str]) -> list[str]:
     """The options of a script, of words that begin with ROOT; without it the script takes its default."""
     has_root = bool(words) and not words[0].startswith("-")
@@ -144,8 +133,8 @@ def start(ranks: Ranks, words: Sequence[str]) -> int:
     cpus = len(os.sched_getaffinity(0))
     if not ranks.hosts and ranks.processes > cpus * MAX_RANKS_PER_CPU:
         raise UsageError(
-            f"--ranks {ranks.number}: {ranks.processes} processes or replicas are more than {MAX_RANKS_PER_CPU} for"
-            f" each CPU of this host, which has {cpus}. Give fewer --ranks or --servers"
+            f"{ranks.processes} processes or replicas are more than {MAX_RANKS_PER_CPU} for each CPU of this host,"
+            f" which has {cpus}. Give fewer --ranks or --servers"
         )
     for module in ranks.modules:
         if find_spec(module) is None:
@@ -167,7 +156,7 @@ def is_json(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Launcher:
-    """A launcher of ranks, or one without a launcher, as a child process in a session of its own; it ends with us."""
+    """A launcher of ranks, or one rank without it, as a child process in a session of its own; it ends with us."""
 
     def __init__(self, line: Sequence[str], ranks: Ranks, as_json: bool) -> None:
         self._lines, self._lock = RankLines(ranks.launcher), threading.Lock()

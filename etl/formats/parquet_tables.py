@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from etl.errors import DataError, EnvironmentFailure
-from etl.storage.atomic import OutputFile, create_file, publish_bytes
+from etl.storage.atomic import OutputFile, publish_bytes, publish_stream
 from etl.storage.place import Place
 
 GROUP_ROWS = 1 << 16
@@ -42,7 +42,7 @@ def write_tables(final: Place, staging: Place, schema: pa.Schema, parts: Iterabl
     """Publish ``parts`` as one Parquet file of row groups of `GROUP_ROWS`; returns it and the number of its rows."""
     rows = 0
     with (
-        create_file(final, staging) as output,
+        publish_stream(final, staging) as output,
         pq.ParquetWriter(pa.PythonFile(output, mode="w"), schema, compression="zstd") as writer,
     ):
         for group in _regrouped(parts):

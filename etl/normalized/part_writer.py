@@ -24,7 +24,7 @@ from etl.normalized.parts import (
 )
 from etl.raw.packs import NO_COPY, list_place, pack_place, write_end, write_member
 from etl.sources.base import Content
-from etl.storage.atomic import OutputFile, create_file
+from etl.storage.atomic import OutputFile, publish_stream
 from etl.storage.place import Place
 
 
@@ -99,8 +99,8 @@ def normalize_pack(
     require_recorded(list_place(raw, origin.pack), origin.list_sha256)
     remedy = "put the original back, or ingest again" if origin.file else "ingest again with --overwrite"
     with ExitStack() as files:
-        records = files.enter_context(create_file(records_place(normalized, origin.part), staging))
-        part = PartWriter(worker, classes, records, lambda: files.enter_context(create_file(tar_place, staging)))
+        records = files.enter_context(publish_stream(records_place(normalized, origin.part), staging))
+        part = PartWriter(worker, classes, records, lambda: files.enter_context(publish_stream(tar_place, staging)))
         contents = read_images(
             pack_place(raw, origin.pack, origin.file),
             images.to_pylist(),

@@ -23,7 +23,7 @@ from etl.progress import Progress
 from etl.sources.base import Content, LargeFile, Source, SourceImage, require_same
 from etl.stages.marker import publish_named
 from etl.stages.run import Run
-from etl.storage.atomic import OutputFile, create_file
+from etl.storage.atomic import OutputFile, publish_stream
 from etl.storage.place import Place, open_place
 from etl.threads import in_threads
 
@@ -127,7 +127,7 @@ def copy_to_packs(
     def copy_pack(plan: PackPlan, contents: Iterator[Content]) -> Any:
         """Publish a tar file of the images."""
         rows = []
-        with create_file(pack_place(run.folder, plan.name), run.staging) as tar:
+        with publish_stream(pack_place(run.folder, plan.name), run.staging) as tar:
             for image in plan.images:
                 rows.append(_row(plan, image, *write_member(tar, image.key, next(contents), image.size_bytes)))
                 yield

@@ -15,7 +15,7 @@ from etl.formats.example import ImageExample, parse
 from etl.formats.records import Record, frame, index_bytes, read_records
 from etl.partition.shares import worker_of
 from etl.slices.manifest import work_table
-from etl.storage.atomic import create_file, publish_bytes
+from etl.storage.atomic import publish_bytes, publish_stream
 from etl.storage.place import Place
 
 # A block is a run of neighbouring records: the unit of reading, of checking and of the shuffle of an epoch.
@@ -128,7 +128,7 @@ def write_slice(
     """
     split, name, expected = planned
     scan = SliceScan(split, name)
-    with create_file(folder / f"{name}.tfrecord", staging) as output:
+    with publish_stream(folder / f"{name}.tfrecord", staging) as output:
         for data, part, sha256 in examples:
             framed, crc = frame(data)
             scan.add(Record(scan.size_bytes, data, crc, framed), parse(data), (part, sha256))

@@ -66,7 +66,7 @@ class OutputFile:
 
 
 @contextmanager
-def create_file(final: Place, staging: Place) -> Iterator[OutputFile]:
+def publish_stream(final: Place, staging: Place) -> Iterator[OutputFile]:
     """Write ``final``: it is whole after the block, and untouched if the block raises.
 
     The bytes go to a name of their own in the folder ``staging`` (of the same filesystem), which must exist. If another
@@ -130,13 +130,13 @@ def publish(attempt: Place, final: Place) -> bool:
 
 def publish_bytes(final: Place, staging: Place, data: bytes) -> OutputFile:
     """Publish a file of ``data``."""
-    with create_file(final, staging) as output:
+    with publish_stream(final, staging) as output:
         output.write(data)
     return output
 
 
 @contextmanager
-def overwrite_file(final: Place, staging: Place) -> Iterator[OutputFile]:
+def replace_stream(final: Place, staging: Place) -> Iterator[OutputFile]:
     """Write ``final``, in place of one that exists: after the block it has these bytes, in one atomic step.
 
     It is untouched if the block raises. Raises ReplacedError if ``staging`` is gone.
@@ -149,7 +149,7 @@ def overwrite_file(final: Place, staging: Place) -> Iterator[OutputFile]:
 
 def replace_bytes(final: Place, staging: Place, data: bytes) -> None:
     """Write ``final`` with ``data``, in one atomic step, in place of one that exists."""
-    with overwrite_file(final, staging) as output:
+    with replace_stream(final, staging) as output:
         output.write(data)
 
 

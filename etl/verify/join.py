@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from etl.errors import DataError, EnvironmentFailure
 from etl.formats import parquet_tables, schemas
 from etl.partition.pixel_statistics import PixelSums
-from etl.storage.atomic import create_file, publish_bytes
+from etl.storage.atomic import publish_bytes, publish_stream
 from etl.storage.place import Place, json_bytes
 from etl.verify.findings import DUPLICATE_COUNTS, Finding, KeyFault, KeyFindings
 
@@ -69,7 +69,7 @@ def write_buckets(
     """
     rows, options = np.bincount(numbers, minlength=buckets), pa.ipc.IpcWriteOptions(compression="zstd")
     in_order, bounds = table.take(np.argsort(numbers, kind="stable")), [0]
-    with create_file(place, staging) as output:
+    with publish_stream(place, staging) as output:
         for end, count in zip(np.cumsum(rows).tolist(), rows.tolist(), strict=True):
             if count:
                 with pa.ipc.new_stream(pa.PythonFile(output, mode="w"), table.schema, options=options) as writer:

@@ -19,7 +19,7 @@ from etl.hadoop.site_config import hadoop_command, hadoop_user, java_home, strea
 from etl.hadoop.yarn_api import Application, FailedAttempt, ResourceManager
 from etl.progress import log
 from etl.stages.stage import Stage
-from etl.storage.atomic import TakenError, create_file
+from etl.storage.atomic import TakenError, publish_stream
 from etl.storage.hdfs_settings import LIBHDFS, HdfsSettings
 from etl.storage.place import READ_BUFFER_BYTES, Place, open_place
 from mapreduce.jobs.local import TASK_VARIABLES
@@ -282,7 +282,7 @@ def upload_python(stage: Stage) -> str:
         size = f"{archive.stat().st_size >> 20} MiB"
         log(stage.name, f"sending the tasks' Python to {final}, once for this version ({size})")
         # another host may do the same now: its archive has the same files, but not the same bytes
-        with suppress(TakenError), create_file(final, folder.make_folder()) as output, archive.open("rb") as source:
+        with suppress(TakenError), publish_stream(final, folder.make_folder()) as output, archive.open("rb") as source:
             shutil.copyfileobj(source, output, READ_BUFFER_BYTES)
     return final.uri
 

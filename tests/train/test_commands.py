@@ -156,7 +156,7 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
         ringslice_here("train", "ROOT", "--ranks", 100_000), 2, "100000 processes or replicas are more than 16 for each"
     )
     words = ("train", "ROOT", "--ranks", 100_000, "--strategy", "parameter-server")
-    failed(ringslice_here(*words), 2, "--ranks 100000: 100002 processes")
+    failed(ringslice_here(*words), 2, "100002 processes or replicas are more than 16 for each CPU")
     failed(ringslice_here("train", "ROOT", "--servers", 2), 2, "--servers 2 is for --strategy parameter-server")
     failed(ringslice_here("train", "ROOT", "--hosts", "a,b"), 2, "--hosts 'a,b' is not a list of hosts")
     for command, script in (("train", "main"), ("evaluate", "evaluate")):
@@ -165,6 +165,14 @@ def test_wrong_use_is_refused_before_anything_is_started() -> None:
         assert f"-- train/{script}.py --strategy ddp" in hosts.stderr
     failed(ringslice_here("train", "ROOT", "--hosts", "a:1", "--ranks", 2), 2, "more than --hosts a:1 has (1)")
     failed(ringslice_here("train", "ROOT", "--strategy", "ddp"), 3, "torch is not installed in")
+
+
+def test_convert_weights_hands_its_options_on(digits_root: Path) -> None:
+    words = ("convert-weights", "--to", "x", digits_root)
+    failed(ringslice_here(*words, "--name", "nope"), 2, "no slices called 'nope'")
+    failed(ringslice_here(*words, "--run", "absent"), 2, "absent has no finished checkpoint; give --run NAME")
+    failed(ringslice_here(*words, RINGSLICE_CHECKPOINT="worst"), 2, "'worst' is not one of 'newest', 'best'")
+    failed(ringslice_here(*words[:3], RINGSLICE_DATA="nowhere"), 2, "nowhere")
 
 
 def test_json_is_asked_for_by_an_option_or_a_variable() -> None:

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from etl.errors import DataError, EnvironmentFailure, UsageError
 from etl.progress import log
-from etl.storage.atomic import overwrite_file, publish_bytes, replace_bytes, withdraw
+from etl.storage.atomic import publish_bytes, replace_bytes, replace_stream, withdraw
 from etl.storage.place import Place, json_bytes, with_checksum
 from train.checkpoints.safetensors_file import PIECE_BYTES, Arrays, parse, pieces
 
@@ -125,7 +125,7 @@ def write(
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"{group!r} is not a name of a group; give lower-case letters, digits and _")
         before_file(folder / name)
-        with overwrite_file(folder / name, staging) as output:
+        with replace_stream(folder / name, staging) as output:
             for number, piece in enumerate(pieces(arrays), 1):
                 output.write(piece)
                 if number % SYNCED_PIECES == 0:  # or all the waiting comes at the end, without progress

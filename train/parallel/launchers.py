@@ -16,7 +16,10 @@ FIRST = ("0", "chief 0")
 
 @dataclass(frozen=True)
 class Ranks:
-    """What to start: a script of train/ in ``count`` ranks, replicas or workers, on ``hosts`` as in ``h1:2,h2:2``."""
+    """What to start: a script of train/ in ``count`` ranks, replicas or workers, on ``hosts`` as in ``h1:2,h2:2``.
+
+    None stands for what is not given.
+    """
 
     script: str
     strategy: str = HOROVOD
@@ -62,7 +65,7 @@ class Ranks:
 
     @property
     def processes(self) -> int:
-        """The ranks, replicas or workers; beside parameter servers with these and the chief."""
+        """The ranks, replicas or workers; with parameter servers also these (one by default) and the chief."""
         return self.number + (1 + (self.servers or 1) if self.strategy in SERVED else 0)
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 from etl.errors import DataError, UsageError
 from etl.stages.champion import CHAMPION, read_champion, read_champions
 from etl.stages.lease import Lease, lease_folder
-from etl.storage.atomic import create_file, publish_bytes, replace_file, withdraw
+from etl.storage.atomic import publish_bytes, publish_stream, replace_file, withdraw
 from etl.storage.place import READ_BUFFER_BYTES, Place, has_checksum, json_bytes, open_place, with_checksum
 from train.runs.folder import find_dataset
 
@@ -135,5 +135,5 @@ def _fetch(place: Place, target: Path) -> None:
 
 
 def _copy(made: Path, place: Place, staging: Place) -> None:
-    with made.open("rb") as stream, create_file(place, staging) as output:
+    with made.open("rb") as stream, publish_stream(place, staging) as output:
         shutil.copyfileobj(stream, output, READ_BUFFER_BYTES)

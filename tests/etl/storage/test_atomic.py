@@ -6,7 +6,15 @@ from threading import Barrier
 import pytest
 
 from etl.errors import EnvironmentFailure
-from etl.storage.atomic import TakenError, create_file, overwrite_file, publish, publish_bytes, replace_bytes, withdraw
+from etl.storage.atomic import (
+    TakenError,
+    publish,
+    publish_bytes,
+    publish_stream,
+    replace_bytes,
+    replace_stream,
+    withdraw,
+)
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import names_below
 
@@ -19,12 +27,12 @@ def staging(root: Place) -> Place:
 
 
 def test_a_file_appears_whole_or_not_at_all(root: Place, staging: Place) -> None:
-    with pytest.raises(RuntimeError, match="stop"), create_file(root / "final", staging) as output:
+    with pytest.raises(RuntimeError, match="stop"), publish_stream(root / "final", staging) as output:
         output.write(b"half")
         assert not (root / "final").exists()
         raise RuntimeError("stop")
     assert names_below(root) == ["_work"]
-    with create_file(root / "deep" / "final", staging) as output:
+    with publish_stream(root / "deep" / "final", staging) as output:
         output.write(b"who")
         output.write(memoryview(b"le"))
     assert (output.won, output.size_bytes) == (True, 5)
@@ -55,7 +63,7 @@ def test_of_many_attempts_at_once_one_wins(root: Place, staging: Place) -> None:
     barrier = Barrier(8)
 
     def attempt(number: int) -> bool:
-        with create_file(root / "final", staging) as output:
+        with publish_stream(root / "final", staging) as output:
             output.write(b"same")
             barrier.wait(30)
         return output.won
@@ -70,11 +78,11 @@ def test_a_file_is_replaced_in_one_step_or_stays(root: Place, staging: Place) ->
     for data in (b"", b"old"):
         replace_bytes(root / "file", staging, data)
         assert (root / "file").read_bytes() == data
-    with pytest.raises(RuntimeError, match="stop"), overwrite_file(root / "file", staging) as output:
+    with pytest.raises(RuntimeError, match="stop"), replace_stream(root / "file", staging) as output:
         output.write(b"half")
         raise RuntimeError("stop")
     assert (root / "file").read_bytes() == b"old"
-    with overwrite_file(root / "file", staging) as output:
+    with replace_stream(root / "file", staging) as output:
         output.write(b"ne")
         output.write(b"w")
     assert (root / "file").read_bytes() == b"new"
@@ -99,7 +107,10 @@ def test_a_file_is_withdrawn_unless_its_owner_was_replaced(root: Place, staging:
 @pytest.mark.parametrize("at_work", [False, True])
 def test_who_was_replaced_publishes_nothing(at_work: bool, root: Place, staging: Place) -> None:
     """Its staging folder is gone: it stops, and makes no folder again."""
-    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), create_file(root / "final", staging) as output:
+    with (
+        pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"),
+        publish_stream(root / "final", staging) as output,
+    ):
         output.write(b"begin")
         if at_work:
             staging.delete()
@@ -114,7 +125,10 @@ def test_who_was_replaced_publishes_nothing(at_work: bool, root: Place, staging:
 
 def test_a_folder_that_is_being_deleted_says_the_same(root: Place, staging: Place) -> None:
     """A local folder is deleted file by file: an attempt may be gone a moment before its folder is."""
-    with pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"), create_file(root / "final", staging) as output:
+    with (
+        pytest.raises(EnvironmentFailure, match=f"final {TAKEN_OVER}"),
+        publish_stream(root / "final", staging) as output,
+    ):
         (attempt,) = staging.children()
         (staging / attempt.base_name).delete()
         output.write(b"late")
@@ -122,7 +136,7 @@ def test_a_folder_that_is_being_deleted_says_the_same(root: Place, staging: Plac
 
 
 def test_the_first_error_is_raised(root: Place, staging: Place) -> None:
-    with pytest.raises(KeyError), create_file(root / "final", staging) as output:
+    with pytest.raises(KeyError), publish_stream(root / "final", staging) as output:
         output.write(b"begin")
         staging.delete()  # so closing fails too
         raise KeyError("first")

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import UsageError
+from train.config.settings import HOROVOD, MIRRORED, MULTI_WORKER, OF_TORCH, SYNCHRONOUS
+from train.config.settings import SERVED as SERVED_STRATEGIES
 from train.main import require_strategy
 from train.parallel.cluster import require_servers, require_workers
 from train.parallel.cores import physical_cores, share_cores
@@ -50,6 +52,11 @@ OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
         ("parameter-server", {"TF_CONFIG": WORKERS}, "TF_CONFIG has several workers. Give"),
         ("mirrored", {"TF_CONFIG": BESIDE_SERVERS}, "TF_CONFIG has parameter servers. Give --strategy synchronous-"),
         ("horovod", OF_TORCHRUN, "torchrun started 2 processes. Give --strategy ddp"),
+        (
+            SYNCHRONOUS,
+            {"HOROVOD_SIZE": "2", "TF_CONFIG": BESIDE_SERVERS},
+            "horovodrun started 2 processes. Start it by",
+        ),
         *(
             (strategy, {"HOROVOD_SIZE": "2"}, "horovodrun started 2 processes. Give --strategy horovod")
             for strategy in ("ddp", "mirrored", "multi-worker-mirrored", "parameter-server")
@@ -62,6 +69,25 @@ def test_a_strategy_that_does_not_fit_its_launcher_is_refused(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=f"--strategy {strategy}: {line}"):
+        require_strategy(strategy)
+
+
+@pytest.mark.parametrize(
+    ("variables", "strategies"),
+    [
+        ({}, (HOROVOD, MIRRORED, MULTI_WORKER, *SERVED_STRATEGIES, *OF_TORCH)),
+        (OF_TORCHRUN, OF_TORCH),
+        ({"HOROVOD_SIZE": "2"}, (HOROVOD,)),
+        ({"TF_CONFIG": WORKERS}, (MULTI_WORKER,)),
+        ({"TF_CONFIG": BESIDE_SERVERS}, SERVED_STRATEGIES),
+    ],
+)
+def test_a_strategy_that_fits_its_launcher_is_accepted(
+    variables: dict[str, str], strategies: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for strategy in strategies:
         require_strategy(strategy)
 
 

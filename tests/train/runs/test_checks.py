@@ -287,7 +287,7 @@ def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
     for each, batch in ((None, 8), (earlier, 4)):
         strategy = Alone(earlier=each)
         assert open_run(settings, strategy, print).settings.recipe.batch == batch
-    with pytest.raises(UsageError, match="301 ranks for 300 training examples; start fewer ranks"):
+    with pytest.raises(UsageError, match="301 ranks for 300 training examples; start fewer ranks or replicas"):
         require_possible(open_run(settings, Alone(), print), ranks=301)
 
 
