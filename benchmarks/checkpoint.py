@@ -150,7 +150,7 @@ def judge(root: str, size_bytes: int, found: Found) -> list[Result]:
 
 
 @contextmanager
-def folder_on(root: str) -> Iterator[Place]:
+def make_folder_on(root: str) -> Iterator[Place]:
     """A new folder on a root; deleted afterwards."""
     folder = open_place(root) / f"checkpoint-benchmark-{os.getpid()}"
     try:
@@ -195,7 +195,7 @@ def compare_ways(roots: Sequence[str], arrays: Arrays, repeats: int) -> list[Res
     size_bytes = sum(each.nbytes for each in arrays.values())
     results = []
     for root in roots:
-        with folder_on(root) as folder:
+        with make_folder_on(root) as folder:
             results += judge(root, size_bytes, take_samples(Ways(folder, arrays), repeats))
     return results
 

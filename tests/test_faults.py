@@ -23,7 +23,7 @@ from etl.storage import place
 from etl.storage.filesystem import LocalFilesystem
 from etl.storage.place import open_place
 from mapreduce.verify import Verify
-from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.etl.stages.test_stage import pose_as_ended_process
 from tests.lib.commands import contents, copy_some, flip_bit
 from tests.lib.faults import Fault, FaultError, FaultyFilesystem
 from tests.lib.inline import erase_here, ingest_here, normalize_here, run_here, shard_here
@@ -96,7 +96,7 @@ def repair(_: Path, root: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedWork:
     """A work with its root as it is before, and the contents of one that was not stopped."""
 
     work: "Work"
@@ -107,7 +107,7 @@ class Stopped:
     def run(self, fault: Fault, root: Path) -> None:
         """Run it with a ``fault`` in a copy, as a process that is dead afterwards, then again without; compare."""
         shutil.copytree(self.before, root)
-        with as_a_process_that_is_gone(), pytest.MonkeyPatch.context() as patch:
+        with pose_as_ended_process(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, "_LOCAL", FaultyFilesystem(LocalFilesystem(), fault))
             with suppress(FaultError, RingsliceError):
                 self.work.run(self.folder, root)
@@ -125,7 +125,7 @@ class Stopped:
         return len(fault.calls)
 
 
-def require_earlier_generations(stopped: Stopped, root: Path) -> None:
+def require_earlier_generations(stopped: StoppedWork, root: Path) -> None:
     """All files that were there are there, unchanged, but the markers; an earlier marker has its place."""
     now = contents(root)
     for name, data in contents(stopped.before, "dataset.json", "run.json", "versions.parquet").items():
@@ -135,7 +135,7 @@ def require_earlier_generations(stopped: Stopped, root: Path) -> None:
         assert parent is None or stage.find_generation(parent) is not None, "an earlier generation is gone"
 
 
-def require_slices_and_runs(stopped: Stopped, root: Path) -> None:
+def require_slices_and_runs(stopped: StoppedWork, root: Path) -> None:
     """Finished slices that stay are in their place, and a run is there with all its files, or is not there."""
     for file in stopped.undisturbed:
         assert not file.endswith("manifest.json") or (root / file).exists(), file
@@ -144,13 +144,13 @@ def require_slices_and_runs(stopped: Stopped, root: Path) -> None:
         assert files == contents(stopped.before / "runs" / run.name), run.name
 
 
-def require_a_champion(stopped: Stopped, root: Path) -> None:
+def require_a_champion(stopped: StoppedWork, root: Path) -> None:
     """The record has the champion before or the one after."""
     del stopped
     assert read_champions(open_place(str(root)))[0]["run"] in ("first", "second")
 
 
-def require_damaged_or_right(stopped: Stopped, root: Path) -> None:
+def require_damaged_or_right(stopped: StoppedWork, root: Path) -> None:
     """No file has other bytes than it had, damaged, or will have."""
     damaged = contents(stopped.before)
     for name, data in contents(root, "run.json").items():
@@ -164,7 +164,7 @@ class Work:
 
     run: Run
     before: tuple[Run, ...] = ()
-    require_sound: Callable[[Stopped, Path], None] = require_earlier_generations
+    require_sound: Callable[[StoppedWork, Path], None] = require_earlier_generations
 
 
 normalize, shard = normalize_with(), shard_as("first")
@@ -204,18 +204,18 @@ def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=WORKS)
-def stopped(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Stopped:
+def stopped(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> StoppedWork:
     work, before = WORKS[request.param], tmp_path / "before"
     before.mkdir()
     for run in work.before:
         run(folder, before)
     undisturbed = shutil.copytree(before, tmp_path / "undisturbed")
     work.run(folder, undisturbed)
-    return Stopped(work, folder, before, contents(undisturbed, "run.json"))
+    return StoppedWork(work, folder, before, contents(undisturbed, "run.json"))
 
 
 @pytest.mark.parametrize("is_sample", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["sample", "every"])
-def test_calls_of_storage_fail(is_sample: bool, stopped: Stopped, tmp_path: Path) -> None:
+def test_calls_of_storage_fail(is_sample: bool, stopped: StoppedWork, tmp_path: Path) -> None:
     """Before or after it took effect, and with or without all later ones: each way at one call, or at every call."""
     calls = range(1, stopped.count_calls(tmp_path / "counted") + 1)
     random = Random(len(calls))

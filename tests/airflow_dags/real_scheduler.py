@@ -103,7 +103,7 @@ class Scheduler:
 
 
 @contextmanager
-def running_scheduler(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Scheduler]:
+def run_scheduler(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Scheduler]:
     """A home in ``folder``, whose DAGs are tried again at once, and its services, with ``more`` in their environment.
 
     Raises EnvironmentFailure if one cannot start.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etl.storage.place import Place, open_place
-from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
+from tests.airflow_dags.real_scheduler import Scheduler, run_scheduler
 from tests.airflow_dags.victims import EPOCHS, Kills, kill_each, kill_in_training
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.processes import Process, find_all
@@ -55,7 +55,7 @@ def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Datas
 @pytest.fixture(scope="module")
 def scheduler(hadoop: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     folder = tmp_path_factory.mktemp("scheduler")
-    with fail_in_one_line(), running_scheduler(folder, hadoop.environment()) as scheduler:
+    with fail_in_one_line(), run_scheduler(folder, hadoop.environment()) as scheduler:
         scheduler.pause("image_dataset", False)
         yield scheduler
 

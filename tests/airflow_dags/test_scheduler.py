@@ -14,7 +14,7 @@ import pytest
 
 from etl.storage.place import open_place
 from tests.airflow_dags.real_airflow import DAGS
-from tests.airflow_dags.real_scheduler import Scheduler, running_scheduler
+from tests.airflow_dags.real_scheduler import Scheduler, run_scheduler
 from tests.airflow_dags.victims import EPOCHS, kill_in_training, processes_of_run, train
 from tests.lib.commands import copy_some, wait_until
 from tests.lib.ranks.outcomes import require_each_key_once
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     folder = tmp_path_factory.mktemp("scheduler")
-    with fail_in_one_line(), running_scheduler(folder) as scheduler:
+    with fail_in_one_line(), run_scheduler(folder) as scheduler:
         for dag in DAGS:
             scheduler.pause(dag, False)
         yield scheduler

@@ -11,7 +11,7 @@ from etl.entry_point import run_reporting
 from etl.errors import EnvironmentFailure
 from tests.hadoop import state
 from tests.hadoop.cluster import DAEMONS, Cluster
-from tests.hadoop.distribution import locked
+from tests.hadoop.distribution import lock
 
 
 def up(folder: Path) -> int:
@@ -19,7 +19,7 @@ def up(folder: Path) -> int:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise EnvironmentFailure(f"{folder} is another user's; give another --folder")
-    with locked(folder / "start.lock"):
+    with lock(folder / "start.lock"):
         if Cluster.is_up(folder):
             cluster = Cluster.attach(folder)
             dead = cluster.restart_dead()

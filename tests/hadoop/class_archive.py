@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.hadoop.distribution import JARS, locked
+from tests.hadoop.distribution import JARS, lock
 
 ARCHIVE = "classes.jsa"  # home/launcher.sh looks for it
 COMMANDS = (
@@ -48,7 +48,7 @@ def make(home: Path, folder: Path, java: Path, environment: Mapping[str, str]) -
     chosen = folder / "all"
     chosen.write_text("".join(f"{name}\n" for name in names))
     jars = ":".join(str(jar) for jar in sorted((home / JARS).glob("*.jar")))
-    with locked(home.with_name(f"{home.name}.lock")), tempfile.TemporaryDirectory(dir=home) as building:
+    with lock(home.with_name(f"{home.name}.lock")), tempfile.TemporaryDirectory(dir=home) as building:
         if not is_missing(home):  # another cluster, started at the same time, was faster
             return
         archive = Path(building) / ARCHIVE

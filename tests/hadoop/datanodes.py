@@ -13,7 +13,7 @@ from tests.lib.commands import wait_until
 
 
 @contextmanager
-def more_datanodes(cluster: Cluster, count: int) -> Iterator[list[Process]]:
+def add_datanodes(cluster: Cluster, count: int) -> Iterator[list[Process]]:
     """So many DataNodes besides the cluster's own, while the block runs. Their data is lost with them.
 
     For a cluster of a test's own: of another it would be other tests' data.

@@ -47,14 +47,14 @@ def hadoop_home() -> Path:
     home = cache_folder() / f"hadoop-{VERSION}-{digest.hexdigest()[:12]}"
     if not home.is_dir():
         home.parent.mkdir(parents=True, exist_ok=True)
-        with locked(home.with_name(f"{home.name}.lock")):
+        with lock(home.with_name(f"{home.name}.lock")):
             if not home.is_dir():
                 _set_up(home)
     return home
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Hold the lock on ``path`` while the block runs; it ends with this process at the latest."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # ends: each command of a set-up has its own limit

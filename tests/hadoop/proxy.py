@@ -98,7 +98,7 @@ class Proxy(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def before_datanode(cluster: Cluster, folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
+def start_proxy(cluster: Cluster, folder: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
     """A proxy before the cluster's DataNode, and the environment of clients that use it; its site is in ``folder``."""
     site = shutil.copytree(cluster.conf_dir, folder / "proxied-conf")
     write_site(site / "hdfs-site.xml", {"dfs.replication": 1, "dfs.client.use.datanode.hostname": True})

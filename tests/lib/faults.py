@@ -44,7 +44,7 @@ class Fault:
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
+def fill_disk() -> Iterator[None]:
     """Have the kernel refuse every further byte that this process writes to a file."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import PATIENCE_S, wait_until
-from tests.lib.ranks.running import started
+from tests.lib.ranks.running import spawn
 
 POLL_S = 0.005
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Session:
 
     def __init__(self, log: Path, *words: object, **variables: str) -> None:
         self._log = log
-        self.process = self.stack.enter_context(started(*words, log=log, **variables))
+        self.process = self.stack.enter_context(spawn(*words, log=log, **variables))
 
     def errors(self) -> str:
         return self._log.read_text()

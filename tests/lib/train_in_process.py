@@ -17,7 +17,7 @@ import train.serving.exporter
 import train.strategies.horovod_ring
 from tests.lib.commands import REPOSITORY, Finished
 from tests.lib.in_process import call_command
-from tests.lib.ranks.strategies import Alone
+from tests.lib.ranks.strategies import SingleRank
 from train.config.run_options import command
 from train.config.settings import Settings
 from train.monitor.monitor import Monitor
@@ -31,7 +31,7 @@ def train_here(
     """Run ``train/main.py`` with these ``hooks``, on the ranks of ``strategy`` if one is given."""
 
     def start(settings: Settings, monitor: Monitor) -> None:
-        train.loop.train(settings, strategy or Alone(), monitor, hooks)
+        train.loop.train(settings, strategy or SingleRank(), monitor, hooks)
 
     try:
         return call_command(command(start), "train/main.py", *words, cwd=cwd, **variables)
@@ -44,8 +44,8 @@ def _without_horovod(command: click.Command, name: str) -> Callable[..., Finishe
 
     def run(*words: object, cwd: Path = REPOSITORY, **variables: str) -> Finished:
         with (
-            mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: Alone()),
-            mock.patch.object(train.serving.exporter, "Horovod", lambda monitor: Alone()),
+            mock.patch.object(train.strategies.horovod_ring, "Horovod", lambda monitor: SingleRank()),
+            mock.patch.object(train.serving.exporter, "Horovod", lambda monitor: SingleRank()),
         ):
             return call_command(command, f"train/{name}", *words, cwd=cwd, **variables)
 

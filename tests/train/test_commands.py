@@ -32,7 +32,7 @@ from tests.lib.commands import (
 from tests.lib.in_process import call_command, ringslice_here
 from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
-from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, started
+from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, spawn
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
 from tests.lib.train_in_process import evaluate_here, export_here, train_here
 from train.export import command as export_command
@@ -251,7 +251,7 @@ def test_an_interrupt_is_reported_unless_the_work_was_done(tmp_path: Path) -> No
         ("multi-worker-mirrored", ["os._exit(0)"], 1, ENDED.format("promote")),  # it was not interrupted
     ):
         words = ("python", "-c", START, strategy, "-u", "-c", "\n".join([BEGIN, *steps]), log)
-        with started(*words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+        with spawn(*words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
             assert process.wait(PATIENCE_S) == status, log.read_text()
         assert log.read_text().removeprefix("promote: done  \n") == line
 
@@ -307,7 +307,7 @@ def test_nothing_stays(strategy: str, number: signal.Signals, root: Path, tmp_pa
     python = BIN / "python" if strategy == "ddp" else "python"
     words = ("train", root, "--strategy", strategy, "--ranks", 2, "--model", "mlp", "--epochs", 500, "--run", "long")
     log = tmp_path / "log"
-    with started(python, "-m", "mapreduce.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
+    with spawn(python, "-m", "mapreduce.cli", *words, log=log, PYTHONPATH=str(REPOSITORY)) as process:
         wait_until(lambda: bool(metric_lines(root / "runs/long")), process)
         if number == signal.SIGKILL:
             os.kill(rank_1(str(log)), number)

@@ -15,7 +15,7 @@ Number = TypeVar("Number", bound=np.generic)
 Operation = Literal["sum", "max"]
 
 
-class RootFailed(RingsliceError):
+class RootFailure(RingsliceError):
     """Rank 0 failed and reported why; this rank ends with the same status and reports nothing."""
 
     is_reported = True
@@ -56,7 +56,7 @@ class Collective(ABC):
     def run_on_root(self, function: Callable[[], T]) -> T:
         """What ``function`` returns on rank 0, on every rank.
 
-        If it raises there, the error is raised on rank 0, and RootFailed with its status on the other ranks.
+        If it raises there, the error is raised on rank 0, and RootFailure with its status on the other ranks.
         """
         value: T | None = None
         error: Exception | None = None
@@ -72,7 +72,7 @@ class Collective(ABC):
         if error is not None:
             raise error
         if status is not None:
-            raise RootFailed(status)
+            raise RootFailure(status)
         return value  # type: ignore[return-value] # rank 0's
 
     def run_root_first(self, function: Callable[[], T]) -> T:

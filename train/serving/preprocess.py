@@ -34,7 +34,7 @@ class TensorPlan(NamedTuple):
     offset: tf.Tensor
 
 
-class _Stored(NamedTuple):
+class _StoredPixels(NamedTuple):
     """Pixels as a file stores them, uint8 (height, width, channels), the sides of all of it, int64 (2,), and by how
     much those are longer."""
 
@@ -89,7 +89,7 @@ class RawPixels:
             return TensorPlan(nothing, source, size, (target - size) // 2)
         return TensorPlan(nothing, source, target, nothing)
 
-    def _read_jpeg(self, data: tf.Tensor, is_turned: tf.Tensor) -> _Stored:
+    def _read_jpeg(self, data: tf.Tensor, is_turned: tf.Tensor) -> _StoredPixels:
         """At the least ratio of its size at which nothing of the wanted size is lost."""
         height, width, components = tf.unstack(tf.cast(tf.image.extract_jpeg_shape(data), tf.int64))
         sides = tf.stack([height, width])
@@ -110,9 +110,9 @@ class RawPixels:
             lambda: tf.switch_case(number, [lambda ratio=ratio: decode(ratio, channels) for ratio in _RATIOS]),
         )
         ratio = tf.where(components != _INKS, tf.gather(_RATIOS, number), 1)
-        return _Stored(pixels, sides, tf.cast(ratio, tf.float64))
+        return _StoredPixels(pixels, sides, tf.cast(ratio, tf.float64))
 
-    def _read_other(self, data: tf.Tensor) -> _Stored:
+    def _read_other(self, data: tf.Tensor) -> _StoredPixels:
         is_bmp = _begins_with(data, _BMP)
         # TensorFlow takes the numbers of a palette's colours for levels of gray; of nothing it makes no picture
         known = tf.where(is_bmp & (_octet(data, _BMP_BITS) < 24), "", data)
@@ -121,7 +121,7 @@ class RawPixels:
             lambda: self._on_background(_decode_png(data)),
             lambda: tf.io.decode_image(known, channels=3, expand_animations=False),
         )
-        return _Stored(self._in_color(pixels), tf.shape(pixels, tf.int64)[:2], tf.constant(1, tf.float64))
+        return _StoredPixels(self._in_color(pixels), tf.shape(pixels, tf.int64)[:2], tf.constant(1, tf.float64))
 
     def _on_background(self, pixels: tf.Tensor) -> tf.Tensor:
         """Red, green and blue of pixels with alpha, int32."""

@@ -110,7 +110,7 @@ class ParameterServerTrainer(TrainedModel):
             lambda *columns: self._strategy.run(part, args=columns), autograph=False, input_signature=SIGNATURE
         )
         self._apply = compile_apply(self._strategy, self.optimizer, pure.statistics)
-        self._pending: deque[_Scheduled] = deque()
+        self._pending: deque[_StepInFlight] = deque()
         self._updates = 0
         self._input_s, self._over = 0.0, time.perf_counter()
 
@@ -140,7 +140,7 @@ class ParameterServerTrainer(TrainedModel):
         parts = [(*part, draw) for part, draw in zip(batch, draws, strict=True)]
         futures = [self._coordinator.schedule(self._part, args=each) for each in parts]
         self._updates += len(parts)
-        self._pending.append(_Scheduled(step + 1, learning_rate, self._input_s, begun, parts, futures))
+        self._pending.append(_StepInFlight(step + 1, learning_rate, self._input_s, begun, parts, futures))
         return self._collect(0) if self._is_synchronous else results
 
     def finish_steps(self) -> list[StepResult]:
@@ -185,7 +185,7 @@ class ParameterServerTrainer(TrainedModel):
 
 
 @dataclass(frozen=True)
-class _Scheduled:
+class _StepInFlight:
     """A step whose ``parts``, with the numbers of their draws, are in flight; what was measured of it before."""
 
     step: int

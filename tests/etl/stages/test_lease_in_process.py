@@ -12,7 +12,7 @@ from etl.stages import lease
 from etl.stages.lease import BusyError, Lease, Owner
 from etl.storage.place import Place, open_place
 from tests.etl.conftest import names_below
-from tests.etl.stages.test_stage import as_a_process_that_is_gone
+from tests.etl.stages.test_stage import pose_as_ended_process
 from tests.lib.commands import PATIENCE_S
 
 NEVER_S = 3600.0  # no heart beats of itself within a test
@@ -73,12 +73,12 @@ def test_a_number_that_is_published_late_is_no_claim(
         if is_higher:
             take(work).delete_work()
         else:
-            with as_a_process_that_is_gone():
+            with pose_as_ended_process():
                 take(work)
         winners.append(take(work))
         return found
 
-    with as_a_process_that_is_gone():
+    with pose_as_ended_process():
         take(work)
     monkeypatch.setattr(lease, "_require_dead", require_and_sleep)
     with pytest.raises(BusyError, match="is locked by process"):
@@ -94,7 +94,7 @@ def test_a_number_that_is_published_late_is_no_claim(
 def test_who_lost_the_claim_does_not_renew_that_of_its_number(work: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It slept; others came and went, and its number is another's by now."""
     monkeypatch.setattr(lease, "RENEWAL_INTERVAL_S", NEVER_S)
-    with as_a_process_that_is_gone():
+    with pose_as_ended_process():
         sleeper = take(work)
     take(work).release()
     owner = take(work)

@@ -33,7 +33,7 @@ FILES = EntryTable("files", pa.schema([("name", pa.string())]), lambda entry: [f
 
 
 @contextmanager
-def as_a_process_that_is_gone() -> Iterator[None]:
+def pose_as_ended_process() -> Iterator[None]:
     """Within the block, leases are those of a process that is dead when the next one looks."""
     gone = dataclasses.replace(Owner.this_process(), started="never")
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ def replace_stages(faults: Mapping[str, Fault], place: Place) -> None:
     places = [place / name for name in faults]
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda each: work_on(stage_in(each), OLD), places))
-        with as_a_process_that_is_gone():
+        with pose_as_ended_process():
             list(pool.map(replace_with, faults.values(), places))
         list(pool.map(require_sound, places))
 
@@ -152,7 +152,7 @@ def test_any_call_of_replacing_a_stage_on_hdfs_may_fail(after: bool, dies: bool,
 def test_a_task_of_a_killed_run_publishes_nothing_into_one_that_begins_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with as_a_process_that_is_gone():
+    with pose_as_ended_process():
         tasks = begun(stage.begin(OLD)).open_tasks()
     publish_bytes(stage.folder / "part", tasks, b"")
 

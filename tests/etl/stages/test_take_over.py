@@ -13,7 +13,7 @@ from etl.stages.lease import BusyError, Lease, Owner
 from etl.stages.run import Run, RunRecord
 from etl.storage.atomic import publish_bytes
 from etl.storage.place import Place, open_place
-from tests.etl.stages.test_stage import NEW, OLD, as_a_process_that_is_gone, begun, require_finished, stage_in, work_on
+from tests.etl.stages.test_stage import NEW, OLD, begun, pose_as_ended_process, require_finished, stage_in, work_on
 from tests.lib.faults import Fault, FaultError, faulty
 
 STEP = 10
@@ -43,7 +43,7 @@ def replace_sleeping(place: Place, number: int, meanwhile: Callable[[], object])
             meanwhile()
 
     sleep.meanwhile = take_over
-    with as_a_process_that_is_gone(), suppress(EnvironmentFailure):
+    with pose_as_ended_process(), suppress(EnvironmentFailure):
         work_on(stage_in(faulty(place, sleep)), NEW, overwrite=True)
     assert sleep.hit or not number
     return sleep
@@ -87,7 +87,7 @@ def begin_two(work: Place, number: int, *, with_lease: bool) -> int:
     left its staging, and its lease or not.
     """
     if with_lease:
-        with as_a_process_that_is_gone():
+        with pose_as_ended_process():
             Lease.take(work, "a test").stop_renewing()
     else:
         (work / "driver-000005-ab").make_folder()

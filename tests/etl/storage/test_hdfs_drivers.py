@@ -26,7 +26,7 @@ from etl.storage.place import Place, open_place
 from tests.etl.conftest import names
 from tests.hadoop.cluster import Cluster
 from tests.hadoop.configuration import write_site
-from tests.hadoop.datanodes import more_datanodes, set_policy
+from tests.hadoop.datanodes import add_datanodes, set_policy
 from tests.hadoop.proxy import Proxy
 from tests.lib.commands import run, succeeded
 from tests.lib.on_hadoop import set_site
@@ -225,7 +225,7 @@ def test_libhdfs_opens_files_in_an_erasure_coded_folder(cluster: Cluster, hdfs_r
 def test_what_is_written_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By each driver, in each coding, read by the other, with a DataNode gone."""
     sizes = ("0", "100", str(1 << 20), str(7 << 20))
-    with Cluster.start(tmp_path / "own", die_with_parent=True) as own, more_datanodes(own, 4) as nodes:
+    with Cluster.start(tmp_path / "own", die_with_parent=True) as own, add_datanodes(own, 4) as nodes:
         set_site(own, monkeypatch)
         root = open_place(f"{own.uri}/tmp/coded").make_folder()
         folders = {}

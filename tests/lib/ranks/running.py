@@ -39,7 +39,7 @@ def marked(mark: str) -> list[Process]:
 
 
 @contextmanager
-def started(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
+def spawn(*words: object, log: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
     """A command that runs while the block does, and no longer; its output goes to ``log``.
 
     All that it started ends with it: their environment has a ``MARK``, the log unless it is given; see `marked`.

@@ -13,7 +13,7 @@ from train.strategies.horovod_ring import Horovod, RingReplicas
 from train.tf_backend.trainer import KerasTrainer
 
 
-class Alone(Horovod):
+class SingleRank(Horovod):
     """One process without a ring."""
 
     collective: Any

@@ -13,7 +13,7 @@ import pytest
 from etl.storage.atomic import ReplacedError
 from etl.storage.place import Place
 from tests.lib.commands import PATIENCE_S, wait_until
-from tests.lib.faults import full_disk
+from tests.lib.faults import fill_disk
 from train.checkpoints import background
 from train.checkpoints.background import Saver
 from train.checkpoints.store import open_checkpoint, steps, write
@@ -90,7 +90,7 @@ def test_too_many_failures_in_a_row_are_raised(place: Place, staging: Place) -> 
     saver = Saver(place, staging, keep=9, failures=2)
     saver.submit(10, GROUPS, {})
     saver.wait()
-    with full_disk():
+    with fill_disk():
         saver.submit(20, GROUPS, {})
         saver.amend({"score": 0.5})
         saver.submit(30, GROUPS, {})
@@ -102,7 +102,7 @@ def test_too_many_failures_in_a_row_are_raised(place: Place, staging: Place) -> 
 @pytest.mark.usefixtures("capsys")
 def test_the_last_one_must_be_written(place: Place, staging: Place) -> None:
     saver = Saver(place, staging, keep=9, failures=99)
-    with full_disk():
+    with fill_disk():
         saver.submit(10, GROUPS, {"score": None})
         saver.amend({"score": 0.5})
         with pytest.raises(OSError, match="File too large"):

@@ -16,7 +16,7 @@ from horovod.runner.http.http_server import RendezvousServer
 
 from tests.hadoop.processes import Process
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, REPOSITORY, failed, run, wait_until
-from tests.lib.ranks.running import marked, started
+from tests.lib.ranks.running import marked, spawn
 from tests.lib.ranks.watched_ring import FATAL_STEP, SLICE
 from train.monitor.kv_store import KVStoreClient
 from train.monitor.watchdog_process import start_guard
@@ -126,7 +126,7 @@ run_rank(command, "alone", "run it again")
 def test_a_process_that_is_not_a_rank_is_interrupted_in_one_line_and_reports_where_it_failed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for number in (signal.SIGINT, signal.SIGTERM):
-        with started(sys.executable, "-c", COMMAND, "waits", log=log) as process:
+        with spawn(sys.executable, "-c", COMMAND, "waits", log=log) as process:
             wait_until(log.read_text, process)
             process.send_signal(number)
             assert process.wait(PATIENCE_S) == 130, log.read_text()
@@ -150,7 +150,7 @@ def test_a_paused_machine_is_no_stall_and_ctrl_c_is_reported_once(folder: Path) 
         return max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
 
     words = (*LAUNCHED, folder, TIMEOUT_S, FAILING, "none")
-    with started(*words, log=folder / "log", MARK=str(folder)) as launcher:
+    with spawn(*words, log=folder / "log", MARK=str(folder)) as launcher:
         wait_until(lambda: all((folder / f"{rank}.pid").exists() for rank in range(RANKS)), launcher)
         processes = marked(str(folder))
         for process in processes:
@@ -173,7 +173,7 @@ def test_of_an_elastic_ring_the_late_rank_ends_and_the_others_stay(folder: Path,
     logs = [folder / f"{rank}.log" for rank in range(RANKS)]
     with ExitStack() as ends:
         ranks = [
-            ends.enter_context(started(*words, log=log, MARK=str(folder), HOROVOD_RANK=str(rank), **store))
+            ends.enter_context(spawn(*words, log=log, MARK=str(folder), HOROVOD_RANK=str(rank), **store))
             for rank, log in enumerate(logs)
         ]
         assert ranks[FAILING].wait(PATIENCE_S) == 3
@@ -212,7 +212,7 @@ def test_a_stopped_rank_is_killed_with_the_last_line() -> None:
 
 def test_it_hands_sigterm_on_but_not_ctrl_c_and_ends_with_its_rank_silently(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with started(sys.executable, "-c", FEEDING, 10 * PATIENCE_S, log=log) as rank:
+    with spawn(sys.executable, "-c", FEEDING, 10 * PATIENCE_S, log=log) as rank:
         wait_until(lambda: log.read_text().endswith("\n"), rank)
         guard = Process.find(int(log.read_text()))
         assert guard is not None
@@ -226,7 +226,7 @@ def test_it_hands_sigterm_on_but_not_ctrl_c_and_ends_with_its_rank_silently(tmp_
 def test_it_spares_a_process_that_did_not_start_it(tmp_path: Path) -> None:
     """As if its rank is gone, and another process has the number now."""
     reading, writing = os.pipe()
-    with started(sys.executable, "-c", "import time; time.sleep(1000)", log=tmp_path / "log") as other:
+    with spawn(sys.executable, "-c", "import time; time.sleep(1000)", log=tmp_path / "log") as other:
         words = [sys.executable, "-I", "-S", str(REPOSITORY / "train/monitor/watchdog_process.py"), str(other.pid)]
         guard = subprocess.Popen(words, stdin=reading, cwd=tmp_path)
         os.write(writing, b'{"line": "killed", "silence_s": 0.1, "note": null}\n')

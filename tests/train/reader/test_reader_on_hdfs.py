@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from etl.storage.hdfs_settings import DRIVER_VARIABLE, LIBHDFS, NATIVE
 from tests.hadoop.cluster import Cluster
-from tests.hadoop.proxy import before_datanode
+from tests.hadoop.proxy import start_proxy
 from tests.lib.commands import PATIENCE_S, REPOSITORY, environment, wait_until
 from tests.lib.on_hadoop import put
 from tests.train.reader.test_reader import make_slices, read_examples
@@ -138,7 +138,7 @@ def test_a_datanode_dies_and_comes_back(start: Start, hadoop_alone: Cluster) -> 
 
 def test_a_connection_hangs(start: Start, uploaded: str, hadoop: Cluster, tmp_path: Path) -> None:
     """After so long without a byte the error names slice and offset; a shorter pause is none."""
-    with before_datanode(hadoop, tmp_path) as (proxy, site):
+    with start_proxy(hadoop, tmp_path) as (proxy, site):
         begun = start(site, *DRIVERS, silence_s=6)
         (patient,) = start(site, NATIVE, silence_s=10 * PATIENCE_S)
         proxy.stall(after_bytes=3_000_000)

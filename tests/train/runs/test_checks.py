@@ -16,7 +16,7 @@ from etl.stages.layout import SLICES_FORMAT
 from etl.storage.place import Place, json_bytes, open_place, with_checksum
 from tests.lib.commands import contents, failed, flip_bit, succeeded
 from tests.lib.ranks.running import metric_lines
-from tests.lib.ranks.strategies import Alone
+from tests.lib.ranks.strategies import SingleRank
 from tests.lib.ranks.threads import ThreadRank, on_ranks
 from tests.lib.train_in_process import train_here
 from tests.train.conftest import MODEL, TrainedRun
@@ -285,10 +285,10 @@ def test_a_ring_keeps_the_batch_of_the_first_one(stopped: TrainedRun) -> None:
     settings = Settings(str(stopped.root), Recipe(model=MODEL, crop=20), run="new")
     earlier = Run.of(settings, Choice(find_dataset(settings.data, None), str(stopped.root / "runs/new"), replicas=8))
     for each, batch in ((None, 8), (earlier, 4)):
-        strategy = Alone(earlier=each)
+        strategy = SingleRank(earlier=each)
         assert open_run(settings, strategy, print).settings.recipe.batch == batch
     with pytest.raises(UsageError, match="301 ranks for 300 training examples; start fewer ranks or replicas"):
-        require_possible(open_run(settings, Alone(), print), ranks=301)
+        require_possible(open_run(settings, SingleRank(), print), ranks=301)
 
 
 @pytest.mark.integration

@@ -14,7 +14,7 @@ from tests.hadoop.processes import Process
 from tests.lib.commands import REPOSITORY, failed, run, succeeded, wait_until
 from tests.lib.ranks.fed_by_all import fed_by_all
 from tests.lib.ranks.outcomes import distance, require_each_key_once
-from tests.lib.ranks.running import marked, started
+from tests.lib.ranks.running import marked, spawn
 from tests.lib.train_in_process import train_here
 
 pytestmark = pytest.mark.integration
@@ -111,7 +111,7 @@ def test_nothing_stays_of_a_run_that_lost_a_process(
     launcher = LAUNCH if strategy == WORKERS else LAUNCH_SERVED
     words = (MAIN, "--data", root, "--run", "long", *strategy, *MODEL, "--epochs", 500, "--checkpoint-steps", 5)
     log = root.parent / "log"
-    with started(*launcher, *words, log=log) as process:
+    with spawn(*launcher, *words, log=log) as process:
         wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
         os.kill(process_of(*victim, log).pid if victim else process.pid, signal.SIGKILL)
         assert process.wait(120) == status, log.read_text()
@@ -129,7 +129,7 @@ REPLACED = "ringslice: worker 0 was killed (SIGKILL); it is replaced"
 def test_asynchronous_workers_of_which_one_is_killed_learn_from_each_example_once(root: Path, tmp_path: Path) -> None:
     words = (MAIN, "--data", root, "--run", "one", "--model", "cnn", "--batch", 32, "--epochs", 3, "--audit")
     log = tmp_path / "log"
-    with started(
+    with spawn(
         *LAUNCH_SERVED, *words, *ASYNCHRONOUS, "--augment", "colour", "--checkpoint-steps", 1, log=log
     ) as process:
         wait_until(lambda: any((root / "runs/one/checkpoints").glob("*")), process)
@@ -155,7 +155,7 @@ def test_synchronous_workers_take_the_steps_of_copies_though_one_is_lost(root: P
 def test_nothing_stays_of_a_run_that_was_interrupted_twice(root: Path, tmp_path: Path) -> None:
     words = ("train", root, "--ranks", 2, "--run", "long", *ASYNCHRONOUS, *MODEL, "--epochs", 500)
     log = tmp_path / "log"
-    with started("ringslice", *words, "--checkpoint-steps", 5, log=log) as process:
+    with spawn("ringslice", *words, "--checkpoint-steps", 5, log=log) as process:
         wait_until(lambda: any((root / "runs/long/checkpoints").glob("*")), process)
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)

@@ -15,7 +15,7 @@ import pytest
 from tests.hadoop.processes import Process, find_all
 from tests.lib.commands import HOROVODRUN, PATIENCE_S, flip_bit, wait_until
 from tests.lib.ranks.outcomes import keys_of_split, require_each_key_once
-from tests.lib.ranks.running import metric_lines, started
+from tests.lib.ranks.running import metric_lines, spawn
 
 pytestmark = pytest.mark.integration
 
@@ -96,18 +96,18 @@ class ElasticRun:
 
 
 @contextmanager
-def running(
+def run_elastic(
     folder: Path, digits_root: Path, epochs: int, hosts: int, away_s: tuple[int, int] = (2, 3)
 ) -> Iterator[tuple[ElasticRun, "subprocess.Popen[str]"]]:
     shutil.copytree(digits_root / "slices", folder / "root" / "slices")
     elastic = ElasticRun(folder, epochs, hosts, away_s)
     variables = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "30", "RELEASED": str(elastic.released)}
-    with started(*elastic.words, log=elastic.log, **variables) as process:
+    with spawn(*elastic.words, log=elastic.log, **variables) as process:
         yield elastic, process
 
 
 def test_a_new_worker_is_used_and_a_killed_one_is_done_without(digits_root: Path, tmp_path: Path) -> None:
-    with running(tmp_path, digits_root, epochs=4, hosts=2, away_s=(900, 1000)) as (elastic, process):
+    with run_elastic(tmp_path, digits_root, epochs=4, hosts=2, away_s=(900, 1000)) as (elastic, process):
         elastic.wait_until(lambda: elastic.step >= 20, process)
         elastic.offer(3)
         elastic.wait_until(lambda: elastic.has_ring_of(3, 0), process)
@@ -141,7 +141,7 @@ def test_an_audit_with_a_stretch_twice_or_lost_is_found(tmp_path: Path, digits_r
 @pytest.mark.chaos
 def test_bad_data_ends_all_workers(digits_root: Path, tmp_path: Path) -> None:
     """Another would meet the same: they do not go down one after the other."""
-    with running(tmp_path, digits_root, epochs=1000, hosts=3) as (elastic, process):
+    with run_elastic(tmp_path, digits_root, epochs=1000, hosts=3) as (elastic, process):
         elastic.wait_until(lambda: elastic.step >= 20, process)
         damaged = elastic.root / "slices/default/train/train-00003-of-00008.tfrecord"
         flip_bit(damaged, 5000)
@@ -159,7 +159,7 @@ def test_ten_changes_at_seeded_points(seed: int, digits_root: Path, tmp_path: Pa
     """Workers are killed, hosts come and go; the run goes on, and every epoch has each example once."""
     generator = random.Random(seed)
     killed = 0
-    with running(tmp_path, digits_root, epochs=20, hosts=3) as (elastic, process):
+    with run_elastic(tmp_path, digits_root, epochs=20, hosts=3) as (elastic, process):
         hosts = 3
         for _ in range(10):
             point = elastic.step + generator.randrange(5, 60)

@@ -15,7 +15,7 @@ from tests.lib.commands import HOROVODRUN, contents, flip_bit, horovodrun, succe
 from tests.lib.on_hadoop import dfs, put, set_site
 from tests.lib.ranks.outcomes import require_each_key_once
 from tests.lib.ranks.rank_failures import CHECKPOINT, EVALUATION, FIRST, MIDDLE, OPTIONS, STEPS, WHOLE_FILE
-from tests.lib.ranks.running import marked, started
+from tests.lib.ranks.running import marked, spawn
 from train.checkpoints import store
 from train.checkpoints.store import FOLDER, MARKER, name_of, open_checkpoint
 
@@ -58,7 +58,7 @@ def run_failing(failure: RankFailure, root: str, folder: Path, **variables: str)
     hit, log = folder / f"{name}.hit", folder / f"{name}.log"
     variables |= {"FAILURE_MOMENT": failure.moment, "FAILING_RANK": str(failure.rank), "FAILURE_FILE": str(hit)}
     words = (*HOROVODRUN, "-np", RANKS, SCRIPT, *OPTIONS, "--data", root, "--run", name)
-    with started(*words, log=log, MARK=mark, **variables) as running:
+    with spawn(*words, log=log, MARK=mark, **variables) as running:
         wait_until(hit.exists, running)
         wait_until(lambda: not marked(mark), timeout_s=ENDS_WITHIN_S, message=lambda: marked(mark))
         status = running.wait(ENDS_WITHIN_S)
