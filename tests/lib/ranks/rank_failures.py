@@ -60,6 +60,8 @@ class Failure(Hooks):
     def on_checkpoint_file(self, file: Place) -> None:
         if self._moment == CHECKPOINT and file.parent.name == name_of(STEPS[CHECKPOINT]) and file.name != WHOLE_FILE:
             self._fail()
+            if self._is_failing:
+                return  # it has killed the NameNode, and is the one that misses it
             self._half.touch()
             threading.Event().wait()
 
