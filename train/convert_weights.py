@@ -37,20 +37,18 @@ COMMAND = "train/convert_weights.py"
 @DATA
 @NAME_OF_RUN
 @TRAINED_RUN
-@click.option(
-    "--to", "target", envvar="RINGSLICE_TO", required=True, metavar="RUN", help="The new run, under ROOT/runs."
-)
+@click.option("--to", required=True, metavar="RUN", help="The new run, under ROOT/runs.")
 @CHECKPOINT
 @JSON
 @add_options(*ENVIRONMENT_OPTIONS)
-def command(data: str, name: str | None, run: str | None, *, target: str, checkpoint: str, json: bool) -> None:
+def command(data: str, name: str | None, run: str | None, *, to: str, checkpoint: str, json: bool) -> None:
     """Copy a checkpoint to a new run of the other framework: its weights, its optimizer's state, and its position.
 
     train/main.py --resume --run RUN continues there, with a strategy of that framework.
     """
     trained = find_with_slices(data, name, run, checkpoint)
     found = store.chosen(open_place(trained.folder), trained.marker)
-    run_folder = choose_run(open_place(trained.dataset.root), target, AUTO, "--to")
+    run_folder = choose_run(open_place(trained.dataset.root), to, AUTO, "--to")
     require_free(run_folder)
     made = convert(found, run_folder)
     facts = {"from": str(found.folder), "framework": made.marker["framework"], "step": made.step}

@@ -34,7 +34,7 @@ from tests.lib.inline import shard_here
 from tests.lib.ranks.outcomes import committed_keys, require_each_key_once
 from tests.lib.ranks.running import bytes_per_step, marked, metric_lines, spawn
 from tests.lib.torch_ranks.running import BIN, in_torch, require_torch
-from tests.lib.train_in_process import evaluate_here, export_here, train_here
+from tests.lib.train_in_process import convert_here, evaluate_here, export_here, train_here
 from train.export import command as export_command
 from train.parallel.endings import LOST
 from train.parallel.launchers import HOROVODRUN, LAUNCH, TORCHRUN, RankLines, Ranks
@@ -173,6 +173,7 @@ def test_convert_weights_hands_its_options_on(digits_root: Path) -> None:
     failed(ringslice_here(*words, "--run", "absent"), 2, "absent has no finished checkpoint; give --run NAME")
     failed(ringslice_here(*words, RINGSLICE_CHECKPOINT="worst"), 2, "'worst' is not one of 'newest', 'best'")
     failed(ringslice_here(*words[:3], RINGSLICE_DATA="nowhere"), 2, "nowhere")
+    failed(convert_here("--data", digits_root, "--name", "nope", RINGSLICE_TO="x"), 2, "no slices called 'nope'")
 
 
 def test_json_is_asked_for_by_an_option_or_a_variable() -> None:
